@@ -8,7 +8,7 @@ import { isAnyAddress, hostPort } from "../lib/names";
 import { bytesOf } from "../lib/sizes";
 import { jobsOf, useFinished, useResult, useRun } from "../jobs";
 import { jobs, may, portals, targets } from "../state";
-import { Badge, Button, Card, Checkbox, Empty, Field, Loading, NeedsRole, Notice, SizeField, TextField } from "../ui/basics";
+import { Badge, Button, Card, Checkbox, Empty, Loading, NeedsRole, Notice, SelectField, SizeField, TextField } from "../ui/basics";
 import { Chart } from "../ui/chart";
 import { Table } from "../ui/table";
 import { Title } from "../ui/title";
@@ -96,17 +96,7 @@ function BenchForm({ run }: { run: ReturnType<typeof useRun> }) {
               suggestions={urls.map((value) => ({ value }))}
             />
           ))}
-          <Field label="Profile">
-            {(attributes) => (
-              <select {...attributes} value={profile.value} onChange={(event) => (profile.value = event.currentTarget.value)}>
-                {PROFILES.map((it) => (
-                  <option key={it.value} value={it.value}>
-                    {it.label}
-                  </option>
-                ))}
-              </select>
-            )}
-          </Field>
+          <SelectField label="Profile" value={profile.value} options={PROFILES} onInput={(value) => (profile.value = value)} />
         </div>
         <Checkbox
           checked={readOnly.value}
@@ -284,15 +274,12 @@ function Timeline({ results }: { results: BenchResults }) {
   const colours = ["--read", "--write", "--third"];
   return (
     <>
-      <Field label="Over time, last round of">
-        {(attributes) => (
-          <select {...attributes} value={chosen.value} onChange={(event) => (chosen.value = event.currentTarget.value)}>
-            {results.workloads.map((it) => (
-              <option key={it.name}>{it.name}</option>
-            ))}
-          </select>
-        )}
-      </Field>
+      <SelectField
+        label="Over time, last round of"
+        value={chosen.value}
+        options={results.workloads.map((it) => ({ value: it.name }))}
+        onInput={(value) => (chosen.value = value)}
+      />
       <Chart
         label="IOPS"
         times={longest}

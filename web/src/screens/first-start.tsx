@@ -8,13 +8,11 @@ import { size } from "../lib/format";
 import { go } from "../route";
 import { facts, loggedIn, portals } from "../state";
 import { jobsOf, useRun } from "../jobs";
-import { Badge, Button, ButtonLink, Card, Empty, Loaded, Notice, ProblemNotice, TextField } from "../ui/basics";
+import { Badge, Button, ButtonLink, Card, Empty, Loaded, NewPasswordField, Notice, ProblemNotice, SHORTEST, TextField } from "../ui/basics";
 import { Table } from "../ui/table";
 import { Title } from "../ui/title";
 import { FindingList, useDoctorReport } from "./doctor";
 import { isLoopback } from "../lib/names";
-
-const SHORTEST = 8;
 
 /** Makes the first account, with the code that `lunet serve` has printed. */
 export function FirstStart() {
@@ -25,7 +23,7 @@ export function FirstStart() {
   const problem = useSignal<Problem | null>(null);
   const busy = useSignal(false);
   const tried = useSignal(false);
-  const short = password.value.length < SHORTEST ? `Use at least ${SHORTEST} characters.` : null;
+  const short = password.value.length < SHORTEST;
   const differs = again.value !== password.value ? "The two passwords differ." : null;
 
   const submit = async (event: Event): Promise<void> => {
@@ -62,16 +60,7 @@ export function FirstStart() {
         onInput={(value) => (code.value = value)}
       />
       <TextField label="Administrator’s name" autoComplete="username" required value={name.value} onInput={(value) => (name.value = value)} />
-      <TextField
-        label="Password"
-        hint={`At least ${SHORTEST} characters.`}
-        error={tried.value ? short : null}
-        type="password"
-        autoComplete="new-password"
-        required
-        value={password.value}
-        onInput={(value) => (password.value = value)}
-      />
+      <NewPasswordField label="Password" required value={password.value} warns={tried.value} onInput={(value) => (password.value = value)} />
       <TextField
         label="Password, again"
         error={tried.value ? differs : null}

@@ -7,7 +7,7 @@ import { ago, plural } from "../lib/format";
 import { useFinished, useResult, useRun } from "../jobs";
 import { ProofCard } from "./proof";
 import { jobs, may } from "../state";
-import { Badge, Button, Card, Checkbox, Empty, Field, NeedsRole, Notice } from "../ui/basics";
+import { Badge, Button, Card, Checkbox, Empty, NeedsRole, Notice, SelectField } from "../ui/basics";
 import { Dialog } from "../ui/dialog";
 import { Icon } from "../ui/icons";
 import { Title } from "../ui/title";
@@ -109,17 +109,7 @@ export function Tune({ only }: { only: string | undefined }) {
           if (!busy) make();
         }}
       >
-        <Field label="Tune for">
-          {(attributes) => (
-            <select {...attributes} value={profile.value} onChange={(event) => (profile.value = event.currentTarget.value)}>
-              {PROFILES.map((it) => (
-                <option key={it.value} value={it.value}>
-                  {it.label}
-                </option>
-              ))}
-            </select>
-          )}
-        </Field>
+        <SelectField label="Tune for" value={profile.value} options={PROFILES} onInput={(value) => (profile.value = value)} />
         <Button submit kind={current ? "plain" : "primary"} icon="refresh" busy={planning.job?.state === "running" || planning.starting}>
           {current ? "Plan again" : "Make a plan"}
         </Button>

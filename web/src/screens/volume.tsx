@@ -9,7 +9,7 @@ import { freeLun, isLoopback, volumeNameProblem } from "../lib/names";
 import { bytesOf, inUnits } from "../lib/sizes";
 import { go } from "../route";
 import { latest, may, portals, snapshots, targets, verdict, volumes } from "../state";
-import { Badge, Button, Card, Empty, Facts, Field, Loaded, Notice, SizeField, TextField } from "../ui/basics";
+import { Badge, Button, Card, Empty, Facts, Loaded, Notice, SelectField, SizeField, TextField } from "../ui/basics";
 import { type Change, ChangeDialog, FormDialog } from "../ui/change";
 import { Table } from "../ui/table";
 import { Title } from "../ui/title";
@@ -509,15 +509,13 @@ function MapTo({ volume, onClose, onDone }: FormProps) {
       onClose={onClose}
       onDone={onDone}
     >
-      <Field label="Target" hint={chosen ? `For ${chosen.for === "this-machine" ? "this machine only" : (chosen.initiators ?? "")}.` : undefined}>
-        {(attributes) => (
-          <select {...attributes} value={target.value} onChange={(event) => (target.value = event.currentTarget.value)}>
-            {all.map((it) => (
-              <option key={it.name}>{it.name}</option>
-            ))}
-          </select>
-        )}
-      </Field>
+      <SelectField
+        label="Target"
+        hint={chosen ? `For ${chosen.for === "this-machine" ? "this machine only" : (chosen.initiators ?? "")}.` : undefined}
+        value={target.value}
+        options={all.map((it) => ({ value: it.name }))}
+        onInput={(value) => (target.value = value)}
+      />
       <TextField
         label="LUN"
         hint="Give a volume the same LUN for every host."

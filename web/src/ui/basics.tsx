@@ -100,6 +100,29 @@ interface TextFieldProps extends Omit<FieldProps, "children"> {
   suggestions?: { value: string; label?: string }[] | undefined;
 }
 
+interface SelectFieldProps<T extends string> extends Omit<FieldProps, "children"> {
+  value: T;
+  options: readonly { value: T; label?: string }[];
+  onInput: (value: T) => void;
+}
+
+/** One of several. An option without a label is its own. */
+export function SelectField<T extends string>({ label, hint, error, value, options, onInput }: SelectFieldProps<T>) {
+  return (
+    <Field label={label} hint={hint} error={error}>
+      {(attributes) => (
+        <select {...attributes} value={value} onChange={(event) => onInput(event.currentTarget.value as T)}>
+          {options.map((it) => (
+            <option key={it.value} value={it.value}>
+              {it.label ?? it.value}
+            </option>
+          ))}
+        </select>
+      )}
+    </Field>
+  );
+}
+
 /** A field of one line. Names and paths are taken as they are typed: nothing is corrected or capitalised. */
 export function TextField({ label, hint, error, value, onInput, type = "text", autoComplete = "off", suggestions, ...input }: TextFieldProps) {
   return (
@@ -129,6 +152,25 @@ export function TextField({ label, hint, error, value, onInput, type = "text", a
         </>
       )}
     </Field>
+  );
+}
+
+/** The fewest characters of a password. */
+export const SHORTEST = 8;
+
+/** A new password; `warns` says that it is too short while it is. */
+export function NewPasswordField({ label, value, warns, onInput, required }: Pick<TextFieldProps, "label" | "value" | "onInput" | "required"> & { warns: boolean }) {
+  return (
+    <TextField
+      label={label}
+      hint={`At least ${SHORTEST} characters.`}
+      error={warns && value.length < SHORTEST ? `Use at least ${SHORTEST} characters.` : null}
+      type="password"
+      autoComplete="new-password"
+      required={required}
+      value={value}
+      onInput={onInput}
+    />
   );
 }
 

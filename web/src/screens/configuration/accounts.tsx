@@ -6,7 +6,7 @@ import { get, path } from "../../api/client";
 import type { Account, Role } from "../../api/types";
 import { may, me, Resource } from "../../state";
 import { announce } from "../../ui/announce";
-import { Badge, Button, Card, Field, Loaded, TextField } from "../../ui/basics";
+import { Badge, Button, Card, Loaded, NewPasswordField, SelectField, SHORTEST, TextField } from "../../ui/basics";
 import { ChangeDialog, FormDialog } from "../../ui/change";
 import { Table } from "../../ui/table";
 
@@ -101,13 +101,10 @@ export function Accounts() {
   );
 }
 
-const SHORTEST = 8;
-
 function Create({ onClose }: { onClose: () => void }) {
   const name = useSignal("");
   const password = useSignal("");
   const role = useSignal<Role>("viewer");
-  const short = password.value !== "" && password.value.length < SHORTEST;
   return (
     <FormDialog
       title="New account"
@@ -118,26 +115,8 @@ function Create({ onClose }: { onClose: () => void }) {
       onDone={() => void accounts.refresh()}
     >
       <TextField label="Name" value={name.value} onInput={(value) => (name.value = value)} />
-      <TextField
-        label="Password"
-        hint={`At least ${SHORTEST} characters.`}
-        error={short ? `Use at least ${SHORTEST} characters.` : null}
-        type="password"
-        autoComplete="new-password"
-        value={password.value}
-        onInput={(value) => (password.value = value)}
-      />
-      <Field label="Role">
-        {(attributes) => (
-          <select {...attributes} value={role.value} onChange={(event) => (role.value = event.currentTarget.value as Role)}>
-            {ROLES.map((it) => (
-              <option key={it.value} value={it.value}>
-                {it.label}
-              </option>
-            ))}
-          </select>
-        )}
-      </Field>
+      <NewPasswordField label="Password" value={password.value} warns={password.value !== ""} onInput={(value) => (password.value = value)} />
+      <SelectField label="Role" value={role.value} options={ROLES} onInput={(value) => (role.value = value)} />
     </FormDialog>
   );
 }
@@ -145,7 +124,6 @@ function Create({ onClose }: { onClose: () => void }) {
 function Password({ name, own, onClose }: { name: string; own: boolean; onClose: () => void }) {
   const current = useSignal("");
   const password = useSignal("");
-  const short = password.value !== "" && password.value.length < SHORTEST;
   return (
     <FormDialog
       title={own ? "Change your password" : `A password for ${name}`}
@@ -168,15 +146,7 @@ function Password({ name, own, onClose }: { name: string; own: boolean; onClose:
           onInput={(value) => (current.value = value)}
         />
       )}
-      <TextField
-        label="New password"
-        hint={`At least ${SHORTEST} characters.`}
-        error={short ? `Use at least ${SHORTEST} characters.` : null}
-        type="password"
-        autoComplete="new-password"
-        value={password.value}
-        onInput={(value) => (password.value = value)}
-      />
+      <NewPasswordField label="New password" value={password.value} warns={password.value !== ""} onInput={(value) => (password.value = value)} />
     </FormDialog>
   );
 }

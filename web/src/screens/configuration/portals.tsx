@@ -5,7 +5,7 @@ import { useEffect } from "preact/hooks";
 import { path } from "../../api/client";
 import type { Portal } from "../../api/types";
 import { facts, may, portals } from "../../state";
-import { Badge, Button, Card, Empty, Field, Loaded, TextField } from "../../ui/basics";
+import { Badge, Button, Card, Empty, Loaded, SelectField, TextField } from "../../ui/basics";
 import { ChangeDialog, FormDialog } from "../../ui/change";
 import { Table } from "../../ui/table";
 
@@ -109,17 +109,7 @@ function Add({ onClose }: { onClose: () => void }) {
         onInput={(value) => (address.value = value)}
         suggestions={own.map((value) => ({ value }))}
       />
-      <Field label="For">
-        {(attributes) => (
-          <select {...attributes} value={kind.value} onChange={(event) => (kind.value = event.currentTarget.value)}>
-            {TRANSPORTS.map((it) => (
-              <option key={it.value} value={it.value}>
-                {it.label}
-              </option>
-            ))}
-          </select>
-        )}
-      </Field>
+      <SelectField label="For" value={kind.value} options={TRANSPORTS} onInput={(value) => (kind.value = value)} />
       <TextField
         label="Portal group"
         hint="Portals on different networks have different groups, for multipath."

@@ -6,7 +6,7 @@ import { get, path } from "../../api/client";
 import type { NewToken, Token } from "../../api/types";
 import { moment } from "../../lib/format";
 import { Resource } from "../../state";
-import { Badge, Button, Card, Code, Empty, Field, Loaded, TextField } from "../../ui/basics";
+import { Badge, Button, Card, Code, Empty, Loaded, SelectField, TextField } from "../../ui/basics";
 import { ChangeDialog, FormDialog } from "../../ui/change";
 import { Dialog } from "../../ui/dialog";
 import { Table } from "../../ui/table";
@@ -21,10 +21,11 @@ const ROLES = [
 ];
 
 const DAY = 86400;
+/** In seconds. */
 const LIVES = [
-  { seconds: 30 * DAY, label: "30 days" },
-  { seconds: 90 * DAY, label: "90 days" },
-  { seconds: 365 * DAY, label: "a year" },
+  { value: String(30 * DAY), label: "30 days" },
+  { value: String(90 * DAY), label: "90 days" },
+  { value: String(365 * DAY), label: "a year" },
 ];
 
 export function Tokens() {
@@ -112,7 +113,7 @@ export function Tokens() {
 function Create({ onClose, onMade }: { onClose: () => void; onMade: (token: NewToken) => void }) {
   const name = useSignal("");
   const role = useSignal("metrics");
-  const life = useSignal(String(LIVES[1].seconds));
+  const life = useSignal(LIVES[1].value);
   return (
     <FormDialog
       title="New token"
@@ -123,28 +124,13 @@ function Create({ onClose, onMade }: { onClose: () => void; onMade: (token: NewT
       onDone={(answer) => onMade(answer as NewToken)}
     >
       <TextField label="Name" hint="What it is for." value={name.value} onInput={(value) => (name.value = value)} />
-      <Field label="Role">
-        {(attributes) => (
-          <select {...attributes} value={role.value} onChange={(event) => (role.value = event.currentTarget.value)}>
-            {ROLES.map((it) => (
-              <option key={it.value} value={it.value}>
-                {it.label}
-              </option>
-            ))}
-          </select>
-        )}
-      </Field>
-      <Field label="Expires after">
-        {(attributes) => (
-          <select {...attributes} value={life.value} onChange={(event) => (life.value = event.currentTarget.value)}>
-            {LIVES.map((it) => (
-              <option key={it.seconds} value={it.seconds}>
-                {it.label}
-              </option>
-            ))}
-          </select>
-        )}
-      </Field>
+      <SelectField label="Role" value={role.value} options={ROLES} onInput={(value) => (role.value = value)} />
+      <SelectField
+        label="Expires after"
+        value={life.value}
+        options={LIVES}
+        onInput={(value) => (life.value = value)}
+      />
     </FormDialog>
   );
 }

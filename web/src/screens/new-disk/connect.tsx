@@ -5,7 +5,7 @@ import { useEffect } from "preact/hooks";
 import { type Attachment, PLATFORM_NAMES, PLATFORMS, type Platform, steps } from "../../lib/commands";
 import { clock, word } from "../../lib/format";
 import { refused, sessions } from "../../state";
-import { Badge, Button, Card, Code, Copy, Field, Notice } from "../../ui/basics";
+import { Badge, Button, Card, Code, Copy, Notice, SelectField } from "../../ui/basics";
 import { Icon } from "../../ui/icons";
 import { AllowDialog } from "../allow";
 import type { Refused } from "../../api/types";
@@ -31,17 +31,12 @@ export function ConnectCard({ of }: { of: Attachment }) {
   return (
     <Card title="Connect it">
       <div class="fields">
-        <Field label="From">
-          {(attributes) => (
-            <select {...attributes} value={platform.value} onChange={(event) => (platform.value = event.currentTarget.value as Platform)}>
-              {PLATFORMS.map((it) => (
-                <option key={it} value={it}>
-                  {PLATFORM_NAMES[it]}
-                </option>
-              ))}
-            </select>
-          )}
-        </Field>
+        <SelectField
+          label="From"
+          value={platform.value}
+          options={PLATFORMS.map((it) => ({ value: it, label: PLATFORM_NAMES[it] }))}
+          onInput={(value) => (platform.value = value)}
+        />
       </div>
       {of.chap && (
         <p class="muted">

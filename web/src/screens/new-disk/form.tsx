@@ -17,7 +17,7 @@ import {
 import { bytesOf } from "../../lib/sizes";
 import { plural, size } from "../../lib/format";
 import { facts, may, portals, targets, volumes } from "../../state";
-import { Button, Card, Checkbox, Choice, Field, Loaded, NeedsRole, Notice, SizeField, TextField } from "../../ui/basics";
+import { Button, Card, Checkbox, Choice, Field, Loaded, NeedsRole, Notice, SelectField, SizeField, TextField } from "../../ui/basics";
 import { usedBy } from "../first-start";
 import type { Backend, DiskPlan } from "./run";
 
@@ -363,17 +363,14 @@ function PortalField({ r, set, shown }: PartProps) {
   return (
     <>
       <div class="fields">
-        <Field label="Address" hint="Where its user reaches this machine." error={shown("portal")}>
-          {(attributes) => (
-            <select {...attributes} value={r.entry?.address ?? ""} onChange={(event) => set({ portal: event.currentTarget.value })}>
-              {r.entries.map((it) => (
-                <option key={it.address} value={it.address}>
-                  {it.label}
-                </option>
-              ))}
-            </select>
-          )}
-        </Field>
+        <SelectField
+          label="Address"
+          hint="Where its user reaches this machine."
+          error={shown("portal")}
+          value={r.entry?.address ?? ""}
+          options={r.entries.map((it) => ({ value: it.address, label: it.label }))}
+          onInput={(value) => set({ portal: value })}
+        />
       </div>
       {r.entry && isLoopback(r.entry.address) && (
         <Notice tone="warn">
