@@ -11,8 +11,9 @@ use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
 use lunet_e2e::clients::QemuLun;
+use lunet_e2e::nvme::{Host, Login as NvmeLogin};
 use lunet_e2e::process::{Running, leashed};
-use lunet_e2e::server::{Serve, Server, url};
+use lunet_e2e::server::{Serve, Server, free_port, url};
 use lunet_e2e::wire::scsi::{read16, write_same16, write16};
 use lunet_e2e::wire::{Login, Pdu, Session, opcode};
 use serde_json::Value;
@@ -121,7 +122,8 @@ fn keep(
             in_flight += 1;
         }
         let answer = session.finish()?;
-        ensure!(answer.status == 0, "{answer:02x?}");
+        // Who finds no memory for long is told to come again (TASK SET FULL).
+        ensure!(matches!(answer.status, 0 | 0x28), "status {:02x}", answer.status);
         in_flight -= 1;
         Ok(())
     }
@@ -282,6 +284,74 @@ fn a_shard_without_idle_time_is_named() -> Result<()> {
     let load = Load::start(server.portal(), 1, 0, fill)?;
     thread::sleep(Duration::from_millis(500));
     judge(&server, &[("filled", "shard-cpu"), ("", "shard-cpu")])?;
+    load.end()
+}
+
+/// The same words for hosts of NVMe, whose queues are of another server in the process.
+#[test]
+fn bottlenecks_of_nvme_hosts_are_named() -> Result<()> {
+    const VOLUMES: [(&str, &str, &str); 3] = [
+        ("deep", "layers = [{ delay = \"20ms\" }]", "storage"),
+        ("limited", "layers = [{ iops = 50 }]", "queue"),
+        ("paused", "", "initiator"),
+    ];
+    let port = free_port()?;
+    let portal = format!("127.0.0.1:{port}");
+    let mut text = format!(
+        "[server]\nshards = 1\n[[portal]]\naddress = \"127.0.0.1:0\"\n\
+         [[portal]]\naddress = \"{portal}\"\ntransport = [\"nvme-tcp\"]\n\
+         [[target]]\nname = \"{TARGET}\"\nprotocols = [\"iscsi\", \"nvme\"]\n\
+         luns = [\"deep\", \"limited\", \"paused\"]\n"
+    );
+    for (name, more, _) in VOLUMES {
+        text += &format!("[volumes.{name}]\nbackend = \"memory\"\nsize = \"16MiB\"\n{more}\n");
+    }
+    let server = Serve::config(text).start()?;
+    let stop = Arc::new(AtomicBool::new(false));
+    let load = |number: u8, nsid: u32| -> Result<JoinHandle<Result<()>>> {
+        let login = NvmeLogin::new(&portal, "nqn.2026-11.local.lunet:bound").by(number);
+        let (mut host, stopped) = (Host::connect(&login)?, Arc::clone(&stop));
+        let pause = if nsid == 3 { 50 } else { 0 };
+        Ok(thread::spawn(move || {
+            while !stopped.load(Ordering::SeqCst) {
+                host.read(nsid, 0, 8)?;
+                thread::sleep(Duration::from_millis(pause));
+            }
+            Ok(())
+        }))
+    };
+    let namespaces = [1, 1, 1, 2, 2, 3];
+    let loads: Result<Vec<_>> =
+        (1..).zip(namespaces).map(|(number, nsid)| load(number, nsid)).collect();
+    let loads = loads?;
+    thread::sleep(Duration::from_millis(500));
+    judge(&server, &VOLUMES.map(|(name, _, word)| (name, word)))?;
+    stop.store(true, Ordering::SeqCst);
+    loads
+        .into_iter()
+        .try_for_each(|load| load.join().map_err(|_| anyhow::anyhow!("it has panicked"))?)
+}
+
+/// Writes whose data does not come hold the memory, and the writes of others are refused for want of it.
+#[test]
+fn buffer_memory_that_others_hold_is_named() -> Result<()> {
+    let server =
+        serve("shards = 1\nbuffer-memory = \"8MiB\"", &[("starved", "", ""), ("hog", "", "")])?;
+    let mut hogs = Vec::new();
+    for number in 10..40 {
+        let login = Login { qualifier: number, ..Login::new(server.portal(), TARGET) };
+        let mut session = Session::open(&login)?;
+        session.settle(1)?;
+        for _ in 0..4 {
+            session.start(1, &write16(0, 2048), 0, &[7; 2048 * BLOCK])?;
+        }
+        hogs.push(session);
+    }
+    thread::sleep(Duration::from_millis(500));
+    let write = keep(4, 0, write16(0, 256), vec![7; 256 * BLOCK]);
+    let load = Load::start(server.portal(), 1, 0, write)?;
+    thread::sleep(Duration::from_millis(500));
+    judge(&server, &[("", "buffer-memory")])?;
     load.end()
 }
 

@@ -15,6 +15,7 @@
 mod change;
 mod error;
 mod event;
+mod part;
 pub mod rates;
 mod request;
 mod session;
@@ -31,6 +32,7 @@ pub use change::{
 };
 pub use error::{Code, Error};
 pub use event::{Interval, OperationRates, Rates, SessionRates, ShardRates, VolumeRates};
+pub use part::{Part, PartKind, PartsOf, Place};
 pub use request::{Answer, Configuration, Request};
 pub use session::{Controller, OverTcp, Queue, RdmaPath, Session, Transport};
 pub use stats::{
@@ -38,7 +40,9 @@ pub use stats::{
     ShardOperations, StageTime, Stats, VolumeStats, VolumeTime,
 };
 pub use target::{Lun, Reach, SecretPlace, Target, User};
-pub use verdict::{Binding, BoundBy, Stage, StageShare, Verdict, VolumeBinding};
+pub use verdict::{
+    AtLimit, Binding, BoundBy, LimitKind, Stage, StageShare, Verdict, VolumeBinding,
+};
 pub use volume::{
     Backend, Erasure, ErasureState, Fault, FaultState, Limit, Limited, MappedAs, Snapshot, Volume,
     WriteCache,

@@ -3,6 +3,7 @@
 use serde::{Deserialize, Serialize};
 
 use crate::Fault;
+use crate::part::Part;
 use crate::verdict::Stage;
 use crate::words::words;
 
@@ -30,6 +31,12 @@ pub struct Stats {
     pub nvme: Option<NvmeCounts>,
     /// Each volume.
     pub volumes: Vec<VolumeStats>,
+    /// The links, slots and drives that its data passes, as far as they are known.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub parts: Vec<Part>,
+    /// True while they are being found out: they come with a later answer.
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    pub parts_wanted: bool,
 }
 
 impl Stats {

@@ -48,6 +48,42 @@ words! {
     }
 }
 
+words! {
+    /// What can be at its limit.
+    pub enum LimitKind {
+        /// The processor of a shard.
+        ShardCpu = "shard-cpu",
+        /// Buffer memory.
+        BufferMemory = "buffer-memory",
+        /// A drive.
+        Drive = "drive",
+        /// The drives of a pool.
+        Pool = "pool",
+        /// The link of a network interface.
+        Link = "link",
+        /// The PCIe slot of a network card.
+        Slot = "slot",
+        /// A rate that was set for a volume.
+        Rate = "rate",
+        /// The operations that initiators keep at work: more at a time would be carried out.
+        QueueDepth = "queue-depth",
+    }
+}
+
+/// A resource at its limit.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]
+#[serde(default)]
+pub struct AtLimit {
+    /// What it is.
+    pub kind: LimitKind,
+    /// Its name: `enp1s0`, `tank`, `shard 0`; empty where there is one only.
+    pub name: String,
+    /// How much of it is used: 1 is all of it. `None` if that is not known as a number.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub used: Option<f64>,
+}
+
 /// What binds a server and each of its volumes.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]
@@ -80,6 +116,9 @@ pub struct Binding {
     pub bound_by: BoundBy,
     /// In a sentence.
     pub sentence: String,
+    /// The resource that is at its limit; `None` if none of those that are known is.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub at_limit: Option<AtLimit>,
     /// What was measured, a sentence each.
     pub evidence: Vec<String>,
     /// Where the time of the interval went, the most first. The shares add up to 1 if there was an operation.

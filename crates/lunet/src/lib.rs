@@ -18,6 +18,8 @@ pub mod log;
 mod names;
 pub mod opening;
 mod owned;
+#[cfg(feature = "tools")]
+pub mod parts;
 pub mod plan;
 pub mod ready;
 pub mod record;

@@ -34,6 +34,9 @@ enum Command {
     #[cfg(feature = "control")]
     #[command(name = lunet::rest::COMMAND, hide = true)]
     ServeRest,
+    /// Find the links and drives that data passes, for the lunet that starts this
+    #[command(name = lunet::parts::COMMAND, hide = true)]
+    Parts,
     /// Check, reload or show the configuration
     Config {
         #[command(subcommand)]
@@ -147,6 +150,7 @@ fn main() -> ExitCode {
             .map(|()| ExitCode::SUCCESS),
         #[cfg(feature = "control")]
         Command::ServeRest => lunet::rest::run().map(|()| ExitCode::SUCCESS),
+        Command::Parts => cli::parts(),
         Command::Config { command } => cli::config(command),
         Command::Volume { command } => cli::volume(command),
         Command::Target { command } => cli::target(command),

@@ -7,6 +7,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::{Context, Result, anyhow, bail};
+#[cfg(feature = "tools")]
+use lunet_api::PartsOf;
 use lunet_api::{Answer, Change, Portal, Request, Session, Stats};
 use lunet_front_iscsi::{Handle, Server};
 use lunet_os::{thread, time};
@@ -21,6 +23,8 @@ use crate::config::Config;
 use crate::control::{Asker, Source};
 use crate::live::{self, Manager, Served};
 use crate::opening::How;
+#[cfg(feature = "tools")]
+use crate::parts::Parts;
 use crate::plan::{Options, Plan};
 use crate::second::{self, Second};
 use crate::serve::{self, Made};
@@ -80,6 +84,8 @@ impl Opened {
             nvme,
             manager,
             listener: Listener::default(),
+            #[cfg(feature = "tools")]
+            parts: Parts::default(),
             #[cfg(feature = "announce")]
             announcer,
         })
@@ -116,6 +122,9 @@ pub struct Running {
     manager: Arc<Manager>,
     /// Is told of changes.
     listener: Listener,
+    /// What data passes on this machine.
+    #[cfg(feature = "tools")]
+    parts: Parts,
     /// Announces discovery.
     #[cfg(feature = "announce")]
     announcer: Announcer,
@@ -133,7 +142,14 @@ impl Running {
     /// Answers requests.
     pub fn asked(&self) -> Asked {
         let (nvme, manager) = (self.nvme.clone(), self.manager.clone());
-        Asked { handle: self.server.handle(), nvme, manager, listener: self.listener.clone() }
+        Asked {
+            handle: self.server.handle(),
+            nvme,
+            manager,
+            listener: self.listener.clone(),
+            #[cfg(feature = "tools")]
+            parts: self.parts.clone(),
+        }
     }
 
     /// Through whom somebody is told of each change.
@@ -235,6 +251,8 @@ pub struct Asked {
     nvme: Arc<Second>,
     manager: Arc<Manager>,
     listener: Listener,
+    #[cfg(feature = "tools")]
+    parts: Parts,
 }
 
 impl Asked {
@@ -288,10 +306,31 @@ impl Asked {
     }
 
     fn stats(&self) -> Stats {
-        match self.nvme.handle() {
+        let stats = match self.nvme.handle() {
             Some(nvme) => live::stats_of_both(self.handle.stats_with(nvme)),
             None => live::stats(self.handle.stats()),
-        }
+        };
+        self.with_parts(stats)
+    }
+
+    /// With the counts of what data passes on this machine.
+    #[cfg(feature = "tools")]
+    fn with_parts(&self, mut stats: Stats) -> Stats {
+        let portals = self.portals().into_iter();
+        let mut portals: Vec<_> = portals
+            .filter_map(|portal| Some(portal.address.parse::<SocketAddr>().ok()?.ip()))
+            .collect();
+        portals.sort_unstable();
+        portals.dedup();
+        (stats.parts, stats.parts_wanted) =
+            self.parts.now(PartsOf { portals, places: self.manager.places() });
+        stats
+    }
+
+    /// The simulator's machine has no parts.
+    #[cfg(not(feature = "tools"))]
+    fn with_parts(&self, stats: Stats) -> Stats {
+        stats
     }
 
     /// The portals, and how they are served.

@@ -49,6 +49,7 @@ pub fn render_as(snapshot: &Snapshot<'_>, format: Format) -> String {
     server::protocols(&mut text, snapshot.stats);
     server::shards(&mut text, &snapshot.stats.loads);
     server::portals(&mut text, &snapshot.stats.portals);
+    server::parts(&mut text, &snapshot.stats.parts);
     volumes::operations(&mut text, snapshot.stats);
     volumes::storage(&mut text, snapshot);
     volumes::time(&mut text, snapshot.stats);

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use lunet_api::{Portal, Session, ShardLoad, Stats, Transport};
+use lunet_api::{Part, PartKind, Portal, Session, ShardLoad, Stats, Transport};
 
 use super::text::{Kind, Text};
 use super::{MOST_INITIATORS, Snapshot};
@@ -150,6 +150,37 @@ pub(crate) fn shards(text: &mut Text, loads: &[ShardLoad]) {
 }
 
 /// How portals are served, and why not over RDMA.
+pub(crate) fn parts(text: &mut Text, parts: &[Part]) {
+    let counted =
+        || parts.iter().filter(|part| !part.counted.is_empty() && part.kind != PartKind::Pool);
+    let ways = |part: &Part| {
+        [
+            ("read", part.read_bytes, part.reads_at_most),
+            ("write", part.written_bytes, part.writes_at_most),
+        ]
+    };
+    let help = "Bytes that a link, slot or drive has carried: read is towards the initiators.";
+    let mut metric = text.metric("lunet_part_bytes", Kind::Counter, help);
+    for part in counted() {
+        for (way, bytes, _) in ways(part) {
+            metric.count(&of_part(part, way), bytes);
+        }
+    }
+    let help = "What it carries at most in a second.";
+    let mut metric = text.metric("lunet_part_most_bytes_per_second", Kind::Gauge, help);
+    for part in counted() {
+        for (way, _, most) in ways(part) {
+            if let Some(most) = most {
+                metric.count(&of_part(part, way), most);
+            }
+        }
+    }
+}
+
+fn of_part<'a>(part: &'a Part, way: &'a str) -> [(&'static str, &'a str); 3] {
+    [("kind", part.kind.as_str()), ("part", &part.name), ("direction", way)]
+}
+
 pub(crate) fn portals(text: &mut Text, portals: &[Portal]) {
     let help = "Whether a portal serves a transport that it has, or should have.";
     let mut metric = text.metric("lunet_portal_up", Kind::Gauge, help);

@@ -1,6 +1,8 @@
 use std::collections::BTreeSet;
 
-use lunet_api::{Binding, BoundBy, Session, Stats, Verdict, Volume, VolumeBinding};
+use lunet_api::{
+    AtLimit, Binding, BoundBy, LimitKind, Session, Stats, Verdict, Volume, VolumeBinding,
+};
 use serde_json::json;
 
 use super::{Format, MOST_INITIATORS, Snapshot, render, render_as};
@@ -13,6 +15,8 @@ fn stats() -> Stats {
         "loads": [{"shard": 0, "cpu_us": 1_500_000, "ready_us": 250_000, "buffer_used_bytes": 10, "buffer_bytes": 100}],
         "protocol": {"logins": 3, "login_failures": 5, "login_auth_failures": 2, "login_throttled": 1},
         "nvme": {"controllers": 2, "refused": 4, "refused_hosts": 1},
+        "parts": [{"kind": "drive", "name": "sda", "counted": ["sda"], "read_bytes": 7, "writes_at_most": 9},
+                  {"kind": "pool", "name": "tank", "counted": ["sda"]}],
         "portals": [{"address": "10.0.0.1:3260", "tcp": true, "iser_wanted": true, "reason": "link-down"}],
         "volumes": [{"name": "vm", "size_bytes": 1024, "read": read, "flushes": 2, "errors": 1, "commands_in_flight": 7,
                      "faults": [{"state": "write-back-failed", "since": 1, "text": "failed"}],
@@ -28,7 +32,9 @@ fn session(initiator: &str) -> Session {
 }
 
 fn verdict() -> Verdict {
-    let binding = Binding { bound_by: BoundBy::Storage, ..Binding::default() };
+    let at_limit =
+        Some(AtLimit { kind: LimitKind::Drive, name: "sda".to_owned(), ..AtLimit::default() });
+    let binding = Binding { bound_by: BoundBy::Storage, at_limit, ..Binding::default() };
     let volumes = vec![VolumeBinding { name: "vm".to_owned(), binding: binding.clone() }];
     Verdict { server: binding, volumes }
 }
@@ -81,6 +87,10 @@ fn everything_is_there_with_its_value() {
         "lunet_volume_memory_waits_total{volume=\"vm\"} 9",
         "lunet_server_bound_by{resource=\"storage\"} 1",
         "lunet_bound_by{volume=\"vm\",resource=\"storage\"} 1",
+        "lunet_server_at_limit{kind=\"drive\",name=\"sda\"} 1",
+        "lunet_at_limit{volume=\"vm\",kind=\"drive\",name=\"sda\"} 1",
+        "lunet_part_bytes_total{kind=\"drive\",part=\"sda\",direction=\"read\"} 7",
+        "lunet_part_most_bytes_per_second{kind=\"drive\",part=\"sda\",direction=\"write\"} 9",
     ] {
         assert!(text.lines().any(|one| one == line), "{line}\n{text}");
     }

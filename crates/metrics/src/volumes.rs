@@ -1,6 +1,8 @@
 //! The volumes: operations, storage, where their time goes, and what binds them.
 
-use lunet_api::{BoundBy, Bucket, FaultState, Operations, Stats, Verdict, VolumeStats};
+use lunet_api::{
+    Binding, BoundBy, Bucket, FaultState, LimitKind, Operations, Stats, Verdict, VolumeStats,
+};
 
 use super::Snapshot;
 use super::text::{Kind, Text};
@@ -148,6 +150,18 @@ pub(crate) fn verdict(text: &mut Text, verdict: &Verdict) {
             metric.count(&[("volume", &volume.name), ("resource", word)], 1);
         }
     }
+    let help = "1 for the resource that is at its limit and binds the server now.";
+    let mut metric = text.metric("lunet_server_at_limit", Kind::Gauge, help);
+    if let Some((kind, name)) = at_limit(&verdict.server) {
+        metric.count(&[("kind", kind), ("name", name)], 1);
+    }
+    let help = "1 for the resource that is at its limit and binds a volume now.";
+    let mut metric = text.metric("lunet_at_limit", Kind::Gauge, help);
+    for volume in &verdict.volumes {
+        if let Some((kind, name)) = at_limit(&volume.binding) {
+            metric.count(&[("volume", &volume.name), ("kind", kind), ("name", name)], 1);
+        }
+    }
     let help = "The part of a volume's time that goes to a stage now, 0 to 1.";
     let mut metric = text.metric("lunet_volume_stage_ratio", Kind::Gauge, help);
     for volume in &verdict.volumes {
@@ -156,6 +170,13 @@ pub(crate) fn verdict(text: &mut Text, verdict: &Verdict) {
             metric.value(&labels, one.share);
         }
     }
+}
+
+/// What is at its limit, if this version has a word for it.
+fn at_limit(binding: &Binding) -> Option<(&str, &str)> {
+    let limit = binding.at_limit.as_ref()?;
+    let is_known = !matches!(limit.kind, LimitKind::Other(_));
+    is_known.then(|| (limit.kind.as_str(), limit.name.as_str()))
 }
 
 /// The word, if it is one of this version: labels have no others.

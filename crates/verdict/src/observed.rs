@@ -4,6 +4,8 @@ use std::time::Duration;
 
 use lunet_api::{Operations, ShardLoad, Stage, Stats, VolumeStats, VolumeTime};
 
+use super::parts::PartUse;
+
 /// What takes no longer than so many loop iterations of a shard may be the time of the shard itself.
 pub(crate) const ITERATIONS: f64 = 8.0;
 
@@ -77,6 +79,8 @@ pub(crate) struct Observed {
     storage_busy_us: f64,
     /// Operations that have waited for buffer memory.
     pub memory_waits: u64,
+    /// Commands that were refused for want of buffer memory; known for all volumes together.
+    pub refused: u64,
     /// How often something has waited for room at the storage.
     pub storage_full: u64,
     /// The part of the buffer memory that is in use at the end, of the shard where that is most.
@@ -121,6 +125,7 @@ impl Observed {
             time_us: us(before.operations_us, after.operations_us),
             busy_us: us(before.busy_us, after.busy_us),
             storage_busy_us: us(before.storage_busy_us, after.storage_busy_us),
+            refused: 0,
             memory_waits: added(before.memory_waits, after.memory_waits),
             storage_full: added(before.storage_full, after.storage_full),
             timed: added(before.timed, after.timed),
@@ -199,7 +204,10 @@ impl Observed {
 
     /// True if there was nothing to do. Answers of operations that had ended before may have been on their way.
     pub fn is_idle(&self) -> bool {
-        self.operations == 0 && self.in_flight == 0 && self.stages.iter().all(|ns| *ns == 0.0)
+        self.operations == 0
+            && self.in_flight == 0
+            && self.refused == 0
+            && self.stages.iter().all(|ns| *ns == 0.0)
     }
 
     /// The part of the interval that went to a stage, 0 to 1.
@@ -230,6 +238,18 @@ impl Observed {
     /// How many operations were at work on the average.
     pub fn depth(&self) -> f64 {
         self.time_us / 1e6 / self.seconds.max(1e-9)
+    }
+
+    /// Whether a limit that was set holds operations back more than other commands do.
+    pub fn is_held_back(&self) -> bool {
+        self.share(&Stage::Limit) >= self.share(&Stage::Queue)
+    }
+
+    /// Whether at least this part of what a link carries is of these operations, in the direction in which it carries more.
+    pub fn has_share(&self, link: &PartUse<'_>, least: f64) -> bool {
+        let own = if link.sends() { self.bytes.0 } else { self.bytes.1 };
+        let carried = if link.sends() { link.rates[0] } else { link.rates[1] };
+        own as f64 / self.seconds.max(1e-9) >= least * carried
     }
 
     /// The part of the time in which a request was at the storage, or held back by a limit.

@@ -1,8 +1,8 @@
 use std::time::Duration;
 
 use lunet_api::{
-    BoundBy, Operations, ShardLoad, ShardOperations, Stage, StageTime, Stats, Verdict, VolumeStats,
-    VolumeTime,
+    AtLimit, BoundBy, LimitKind, Operations, Part, PartKind, ShardLoad, ShardOperations, Stage,
+    StageTime, Stats, Verdict, VolumeStats, VolumeTime,
 };
 
 use super::verdict;
@@ -87,6 +87,23 @@ fn buffer_memory_binds_if_it_is_short() {
     let told = judged(&of);
     assert_eq!(told.volumes[0].binding.bound_by, BoundBy::BufferMemory);
     assert!(told.server.sentence.contains("75 % of the time"), "{}", told.server.sentence);
+}
+
+#[test]
+fn commands_that_are_refused_for_want_of_memory_count() {
+    let holds = [(Stage::Data, 30_000_000)];
+    let mut of = server(vec![volume("v", 2, 30_000_000, 1.0, &holds)], 0.2, 0.0, 10_000);
+    of.protocol.task_set_full = 2;
+    assert_eq!(judged(&of).server.bound_by, BoundBy::NetworkIn, "as many were done");
+    of.protocol.task_set_full = 500;
+    of.loads[0].buffer_used_bytes = of.loads[0].buffer_bytes * 9 / 10;
+    let told = judged(&of).server;
+    assert_eq!(told.bound_by, BoundBy::BufferMemory);
+    assert!(told.sentence.contains("90 % of it are in use, and 500 commands"), "{}", told.sentence);
+    assert!(told.evidence.iter().any(|line| line.starts_with("500 commands")), "{told:#?}");
+    // Nothing else was done, and it is no idle server.
+    of.volumes = vec![volume("v", 0, 0, 0.0, &[])];
+    assert_eq!(judged(&of).server.bound_by, BoundBy::BufferMemory);
 }
 
 #[test]
@@ -182,4 +199,150 @@ fn a_server_that_was_started_anew_is_not_judged_and_a_new_volume_counts_from_zer
     anew.volumes[0] = volume("v", 50, 9000, 0.9, &[(Stage::Storage, 9000)]);
     let told = verdict(&some, &anew, SECOND).expect("it goes on");
     assert_eq!(told.volumes[0].binding.bound_by, BoundBy::Storage, "{told:#?}");
+}
+
+/// A drive that has read so many bytes, of a gigabyte a second that it could.
+fn drive(name: &str, volumes: &[&str], read_bytes: u64) -> Part {
+    Part {
+        kind: PartKind::Drive,
+        name: name.to_owned(),
+        volumes: volumes.iter().map(ToString::to_string).collect(),
+        reads_at_most: Some(1_000_000_000),
+        writes_at_most: Some(500_000_000),
+        why: "data sheet".to_owned(),
+        read_bytes,
+        ..Part::default()
+    }
+}
+
+fn link(sent: u64, received: u64) -> Part {
+    Part {
+        kind: PartKind::Link,
+        name: "eth0".to_owned(),
+        reads_at_most: Some(125_000_000),
+        writes_at_most: Some(125_000_000),
+        why: "1 Gbit/s".to_owned(),
+        read_bytes: sent,
+        written_bytes: received,
+        ..Part::default()
+    }
+}
+
+/// The verdict of a second in which these parts carried this.
+fn with_parts(volumes: Vec<VolumeStats>, parts: Vec<Part>) -> Verdict {
+    let mut after = server(volumes, 0.2, 0.0, 10_000);
+    let idle = after.volumes.iter().map(|one| volume(&one.name, 0, 0, 0.0, &[])).collect();
+    let mut before = server(idle, 0.0, 0.0, 0);
+    let nothing =
+        |part: &Part| Part { read_bytes: 0, written_bytes: 0, busy_us: 0, ..part.clone() };
+    before.parts = parts.iter().map(nothing).collect();
+    after.parts = parts;
+    verdict(&before, &after, SECOND).expect("it goes on")
+}
+
+fn limit(of: &Verdict) -> (LimitKind, String) {
+    let AtLimit { kind, name, .. } = of.server.at_limit.clone().unwrap_or_default();
+    (kind, name)
+}
+
+fn slow(name: &str, ops: u64) -> VolumeStats {
+    volume(name, ops, 4000, 1.0, &[(Stage::Storage, 4000)])
+}
+
+#[test]
+fn the_drive_at_its_limit_is_named() {
+    let told = with_parts(vec![slow("v", 8000)], vec![drive("sda", &["v"], 930_000_000)]);
+    assert_eq!(told.server.bound_by, BoundBy::Storage);
+    assert_eq!(limit(&told), (LimitKind::Drive, "sda".to_owned()));
+    assert!(told.server.sentence.ends_with("and sda is at its limit, 93 %."), "{told:#?}");
+    let has = |evidence: &[String]| {
+        evidence.iter().any(|line| line.contains("93 % of what it can (data sheet)"))
+    };
+    assert!(has(&told.server.evidence) && has(&told.volumes[0].binding.evidence), "{told:#?}");
+    // What it writes takes its time, too.
+    let mut half = drive("sda", &["v"], 400_000_000);
+    half.written_bytes = 240_000_000;
+    assert_eq!(limit(&with_parts(vec![slow("v", 8000)], vec![half.clone()])).0, LimitKind::Drive);
+    half.written_bytes = 100_000_000;
+    let told = with_parts(vec![slow("v", 8000)], vec![half.clone()]);
+    assert_eq!((told.server.bound_by, told.server.at_limit), (BoundBy::Storage, None));
+    // One that turns is busy with little, and the other volume's drive is no matter.
+    (half.rotational, half.busy_us) = (true, 990_000);
+    let other = drive("sdb", &["w"], 990_000_000);
+    let told = with_parts(vec![slow("v", 8000), slow("w", 10)], vec![other, half]);
+    let of = |at: usize| told.volumes[at].binding.at_limit.clone().unwrap_or_default().name;
+    assert_eq!([of(0), of(1)], ["sda", "sdb"]);
+}
+
+#[test]
+fn a_pool_is_as_fast_as_its_slowest_drive() {
+    let pool = Part {
+        kind: PartKind::Pool,
+        name: "tank".to_owned(),
+        volumes: vec!["v".to_owned()],
+        ..Part::default()
+    };
+    let mut parts: Vec<Part> =
+        (0..6).map(|at| drive(&format!("nvme{at}n1"), &[], 500_000_000)).collect();
+    parts[4].read_bytes = 880_000_000;
+    parts.iter_mut().for_each(|one| one.pool = Some("tank".to_owned()));
+    parts.push(pool);
+    let told = with_parts(vec![slow("v", 8000)], parts);
+    assert_eq!(limit(&told), (LimitKind::Pool, "tank".to_owned()));
+    let lines = &told.volumes[0].binding.evidence;
+    assert!(lines.iter().any(|line| line.starts_with("nvme4n1 of tank:")), "{lines:?}");
+    assert!(lines.iter().any(|line| line.starts_with("3 more drives")), "{lines:?}");
+}
+
+#[test]
+fn a_full_link_is_no_slow_initiator() {
+    // The kernel has taken the answers, so that nothing is at work for most of the time.
+    let mut reads = volume("v", 28_000, 5, 0.1, &[(Stage::Storage, 5)]);
+    reads.read.bytes = 115_000_000;
+    let told = with_parts(vec![reads.clone()], vec![link(122_000_000, 2_000_000)]);
+    assert_eq!(told.server.bound_by, BoundBy::NetworkOut);
+    assert_eq!(limit(&told), (LimitKind::Link, "eth0".to_owned()));
+    assert_eq!(told.server.sentence, "Bound by the link eth0: it sends 98 % of what it can.");
+    assert_eq!(told.volumes[0].binding.bound_by, BoundBy::NetworkOut);
+    let mut writes = volume("v", 0, 5, 0.1, &[(Stage::Storage, 5)]);
+    writes.write = Operations { ops: 28_000, bytes: 115_000_000, ..Operations::default() };
+    let told = with_parts(vec![writes], vec![link(2_000_000, 122_000_000)]);
+    assert_eq!(told.server.bound_by, BoundBy::NetworkIn);
+    // It is somebody else who fills it, or nobody.
+    reads.read.bytes = 1_000_000;
+    for sent in [122_000_000, 60_000_000] {
+        let told = with_parts(vec![reads.clone()], vec![link(sent, 0)]);
+        assert_eq!(told.server.bound_by, BoundBy::Initiator, "{sent}");
+        assert_eq!(limit(&told).0, LimitKind::QueueDepth);
+    }
+    // Slow storage stays slow storage.
+    let told = with_parts(vec![slow("v", 8000)], vec![link(122_000_000, 0)]);
+    assert_eq!(told.server.bound_by, BoundBy::Storage);
+}
+
+#[test]
+fn one_operation_at_a_time_leaves_storage_room() {
+    let one = volume("v", 240, 4000, 0.96, &[(Stage::Storage, 4000)]);
+    let told = with_parts(vec![one], vec![drive("sda", &["v"], 1_000_000)]);
+    assert_eq!(
+        (told.server.bound_by.clone(), limit(&told).0),
+        (BoundBy::Storage, LimitKind::QueueDepth)
+    );
+    assert!(told.server.sentence.contains("had 1.0 at work on average"), "{told:#?}");
+    // Many, or one that takes very long, wait for the storage itself.
+    let stuck = volume("v", 9, 110_000, 1.0, &[(Stage::Storage, 110_000)]);
+    for of in [slow("v", 8000), stuck] {
+        assert_eq!(with_parts(vec![of], vec![]).server.at_limit, None);
+    }
+}
+
+#[test]
+fn a_part_that_came_meanwhile_is_no_evidence() {
+    let mut after = server(vec![slow("v", 8000)], 0.2, 0.0, 10_000);
+    let mut before = server(vec![volume("v", 0, 0, 0.0, &[])], 0.0, 0.0, 0);
+    after.parts = vec![drive("sda", &["v"], 930_000_000)];
+    assert_eq!(verdict(&before, &after, SECOND).expect("it goes on").server.at_limit, None);
+    // Nor is one that was taken out and put in again.
+    before.parts = vec![drive("sda", &["v"], 2_000_000_000)];
+    assert_eq!(verdict(&before, &after, SECOND).expect("it goes on").server.at_limit, None);
 }

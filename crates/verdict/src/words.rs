@@ -1,10 +1,10 @@
 //! What the verdict says.
 
-use lunet_api::{BoundBy, Stage};
+use lunet_api::{AtLimit, BoundBy, LimitKind, Stage};
 
 use super::observed::Observed;
 
-fn percent(share: f64) -> String {
+pub(crate) fn percent(share: f64) -> String {
     format!("{:.0} %", share * 100.0)
 }
 
@@ -17,9 +17,13 @@ fn time(us: f64) -> String {
     }
 }
 
-/// Bytes per second.
+/// Bytes in so many seconds, as a rate.
 fn rate(bytes: u64, seconds: f64) -> String {
-    let rate = bytes as f64 / seconds.max(1e-9);
+    bytes_per_second(bytes as f64 / seconds.max(1e-9))
+}
+
+/// Bytes per second.
+pub(crate) fn bytes_per_second(rate: f64) -> String {
     match rate {
         many if many >= 1e6 => format!("{:.1} MiB/s", many / f64::from(1 << 20)),
         few => format!("{:.1} KiB/s", few / 1024.0),
@@ -27,7 +31,32 @@ fn rate(bytes: u64, seconds: f64) -> String {
 }
 
 /// The verdict in a sentence.
-pub(crate) fn sentence(of: &Observed, bound: &BoundBy) -> String {
+pub(crate) fn sentence(of: &Observed, bound: &BoundBy, at_limit: Option<&AtLimit>) -> String {
+    let Some(AtLimit { kind, name, used }) = at_limit else { return by_stage(of, bound) };
+    let used = used.map_or_else(String::new, percent);
+    let way = if *bound == BoundBy::NetworkOut { "sends" } else { "receives" };
+    let more = match kind {
+        LimitKind::Link => {
+            return format!("Bound by the link {name}: it {way} {used} of what it can.");
+        }
+        LimitKind::Slot => {
+            return format!(
+                "Bound by the network card's slot {name}: the card {way} {used} of what it can."
+            );
+        }
+        LimitKind::Drive => format!(", and {name} is at its limit, {used}"),
+        LimitKind::Pool => format!(", and a drive of {name} is at its limit, {used}"),
+        LimitKind::QueueDepth if *bound == BoundBy::Storage => format!(
+            ", and initiators had {:.1} at work on average: with more at a time it would do more",
+            of.depth()
+        ),
+        _ => return by_stage(of, bound),
+    };
+    by_stage(of, bound).trim_end_matches('.').to_owned() + &more + "."
+}
+
+/// The same without what is at its limit.
+fn by_stage(of: &Observed, bound: &BoundBy) -> String {
     let part = |stages: &[Stage]| percent(stages.iter().map(|stage| of.share(stage)).sum());
     match bound {
         BoundBy::Idle => "Idle: there was no operation.".to_owned(),
@@ -51,6 +80,11 @@ pub(crate) fn sentence(of: &Observed, bound: &BoundBy) -> String {
             ),
             None => "Bound by the processors of the shards.".to_owned(),
         },
+        BoundBy::BufferMemory if of.refused > of.operations => format!(
+            "Bound by buffer memory: {} of it are in use, and {} commands were refused for want of it (TASK SET FULL).",
+            percent(of.buffers),
+            of.refused
+        ),
         BoundBy::BufferMemory => format!(
             "Bound by buffer memory: operations waited for it for {} of the time.",
             part(&[Stage::BufferMemory])
@@ -59,7 +93,7 @@ pub(crate) fn sentence(of: &Observed, bound: &BoundBy) -> String {
             "Bound by the storage: operations waited for it for {} of the time.",
             part(&[Stage::Storage])
         ),
-        BoundBy::Queue if of.share(&Stage::Limit) >= of.share(&Stage::Queue) => format!(
+        BoundBy::Queue if of.is_held_back() => format!(
             "Bound by a limit that was set: operations waited for their turn for {} of the time.",
             part(&[Stage::Limit])
         ),
@@ -106,6 +140,12 @@ pub(crate) fn evidence(of: &Observed) -> Vec<String> {
     }
     if of.memory_waits > 0 {
         told.push(format!("{} operations waited for buffer memory.", of.memory_waits));
+    }
+    if of.refused > 0 {
+        told.push(format!(
+            "{} commands were refused for want of buffer memory (TASK SET FULL).",
+            of.refused
+        ));
     }
     if of.storage_full > 0 {
         told.push(format!(

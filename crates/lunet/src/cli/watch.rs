@@ -3,7 +3,7 @@
 use std::io::{self, Write};
 use std::process::ExitCode;
 use std::thread;
-use std::time::{Duration, SystemTime, UNIX_EPOCH};
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use anyhow::{Context, Result};
 use clap::Args;
@@ -11,9 +11,13 @@ use lunet::control::Client;
 use lunet::watch::{self, lines::lines, rates};
 use lunet::{tables, units};
 use lunet_api::Interval;
+use lunet_api::rates::Sample;
 use lunet_iscsi::printable::printable_json;
 
 use super::{Ask, Where, answer, json_text, print, print_more};
+
+/// How long `lunet verdict` waits for a server that looks for its links and drives.
+const PARTS: Duration = Duration::from_secs(5);
 
 /// How `lunet stats` shows what was done.
 #[derive(Args)]
@@ -87,13 +91,26 @@ pub struct Verdict {
 /// `lunet verdict`
 pub fn verdict(options: &Verdict) -> Result<ExitCode> {
     let client = options.ask.place.client()?;
-    let before = watch::look(&client)?;
+    let before = first_look(&client)?;
     thread::sleep(Duration::from_secs(options.seconds));
     let after = watch::look(&client)?;
     let told = lunet_verdict::between(&before, &after)
         .context("lunet was restarted meanwhile: ask again")?;
     print(&if options.ask.json { json_text(&told)? } else { tables::verdict(&told) })?;
     Ok(ExitCode::SUCCESS)
+}
+
+/// A look from which the links and drives are known, if they can be in a few seconds: a server that was not asked for long
+/// has to look for them.
+fn first_look(client: &Client) -> Result<Sample> {
+    let begun = Instant::now();
+    loop {
+        let sample = watch::look(client)?;
+        if !sample.stats.parts_wanted || begun.elapsed() > PARTS {
+            return Ok(sample);
+        }
+        thread::sleep(Duration::from_millis(50));
+    }
 }
 
 fn interval(text: &str) -> Result<Duration, String> {

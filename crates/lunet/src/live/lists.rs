@@ -3,6 +3,8 @@
 use std::os::unix::fs::MetadataExt;
 
 use anyhow::Result;
+#[cfg(feature = "tools")]
+use lunet_api::Place;
 use lunet_api::{
     Configuration, Erasure, ErasureState, Fault, Limit, Limited, Lun, MappedAs, Reach as For,
     SecretPlace, Snapshot, Target, User, Volume, WriteCache,
@@ -131,6 +133,17 @@ impl Manager {
         let mut all: Vec<Volume> = served.chain(unserved).collect();
         all.sort_by(|a, b| a.name.cmp(&b.name));
         all
+    }
+
+    /// Where the volumes that are served are kept, those without a path left out.
+    #[cfg(feature = "tools")]
+    pub fn places(&self) -> Vec<Place> {
+        let now = self.now();
+        let place = |(name, open): (&String, &Open)| {
+            let path = open.config.path(&now.plan.data)?;
+            Some(Place { volume: name.clone(), path: path.to_str()?.to_owned() })
+        };
+        now.open.iter().filter_map(place).collect()
     }
 
     /// A volume that is not served, in the form of the others.

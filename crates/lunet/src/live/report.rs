@@ -169,6 +169,7 @@ pub fn stats(stats: lunet_front_iscsi::Stats) -> Stats {
         protocol: protocol(&stats.protocol),
         nvme: None,
         volumes: stats.volumes.into_iter().map(volume).collect(),
+        ..Stats::default()
     }
 }
 

@@ -53,6 +53,7 @@ mod tests {
         let binding = Binding {
             bound_by: BoundBy::Storage,
             sentence: "Bound by the storage.".to_owned(),
+            at_limit: None,
             evidence: vec!["8000 operations/s.".to_owned()],
             stages: vec![
                 StageShare { stage: Stage::Storage, share: 0.93 },

@@ -5,10 +5,10 @@ use crate::expr::rate;
 use crate::facts::{Drive, Facts, Pool, Vdev, drives_of};
 
 /// What one drive moves, in bytes per second, and why.
-struct Member {
-    read: f64,
-    write: f64,
-    why: String,
+pub(super) struct Member {
+    pub read: f64,
+    pub write: f64,
+    pub why: String,
 }
 
 /// One layer for each pool that a target serves from; for each pool, if that is not known of any.
@@ -122,7 +122,7 @@ fn slowest<'a>(drives: &[&'a Drive]) -> Option<(Member, &'a str)> {
 }
 
 /// What a drive moves: its model's speed, or its link's, whichever is less.
-fn member(drive: &Drive) -> Option<Member> {
+pub(super) fn member(drive: &Drive) -> Option<Member> {
     let link = drive.pcie.as_ref().and_then(network::pcie_payload);
     let model = drive.model.as_deref().unwrap_or("a drive of unknown model");
     match (drive_speed(drive), link) {
@@ -150,6 +150,8 @@ fn member(drive: &Drive) -> Option<Member> {
 /// What every drive of a kind moves at most.
 fn by_kind(drive: &Drive, model: &str) -> Option<Member> {
     let (rate_, what) = match (drive.rotational, drive.transport.as_deref()) {
+        // What turns below a virtual machine's drive nobody knows, whatever it says.
+        (_, Some("virtio")) => return None,
         (Some(true), _) => (200e6, "a drive that turns moves about 200 MB/s"),
         (_, Some("sata")) => (550e6, "SATA carries 600 MB/s less frames"),
         (_, Some("sas")) => (1100e6, "SAS of 12 Gbit/s carries 1.2 GB/s less frames"),

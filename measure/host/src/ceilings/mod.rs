@@ -5,6 +5,7 @@
 
 mod drives;
 mod network;
+mod parts;
 mod processor;
 mod speeds;
 
@@ -17,6 +18,7 @@ use crate::facts::Facts;
 use crate::wrap;
 
 pub(crate) use drives::reads_at_most;
+pub use parts::parts;
 pub use processor::{Measured, measure};
 use speeds::drive_speed;
 

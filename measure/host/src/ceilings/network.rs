@@ -55,7 +55,7 @@ fn bits(rate_: f64) -> String {
     format!("{} = {:.1} Gbit/s", rate(rate_), rate_ * 8.0 / 1e9)
 }
 
-fn busy(facts: &Facts) -> impl Iterator<Item = &Nic> {
+pub(super) fn busy(facts: &Facts) -> impl Iterator<Item = &Nic> {
     storage_nics(facts).into_iter().filter(|nic| nic.carrier == Some(true))
 }
 

@@ -30,6 +30,7 @@ mod zfs;
 
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
+use std::net::IpAddr;
 
 use crate::source::{Masked, Source};
 
@@ -139,6 +140,25 @@ pub fn facts(source: &dyn Source) -> Facts {
 pub fn network_cards(source: &dyn Source) -> (Vec<Nic>, Vec<Rdma>) {
     let source: &dyn Source = &Masked(source);
     (nic::read(source), rdma::read(source))
+}
+
+/// What data passes on its way to and from a server that listens on these addresses, and nothing else: no other server is
+/// asked, and no log is read.
+pub fn of_data_path(source: &dyn Source, portals: &[IpAddr]) -> Facts {
+    let source: &dyn Source = &Masked(source);
+    let portal = |address: &IpAddr| Portal { address: address.to_string(), ..Portal::default() };
+    let served = Target { portals: portals.iter().map(portal).collect(), ..Target::default() };
+    let mut facts = Facts {
+        nics: nic::read(source),
+        rdma: rdma::read(source),
+        drives: drive::read(source),
+        zfs: zfs::read(source),
+        targets: vec![served],
+        tcp_connections: network::connections(source),
+        ..Facts::default()
+    };
+    connect(&mut facts);
+    facts
 }
 
 /// Fills in what one layer says about another.
