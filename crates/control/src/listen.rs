@@ -47,6 +47,10 @@ const PAUSE: Duration = Duration::from_millis(100);
 /// How long data that was sent may stay without an answer by the client's kernel, or without room there.
 const STUCK: Duration = Duration::from_secs(30);
 
+/// A connection whose request has been under way for so long, or whose answer is taken for so long, gives up its place if all
+/// others are busy, too.
+const LONG: Duration = Duration::from_secs(30);
+
 /// Connections that are told at one time that there are too many.
 const REFUSALS: usize = 16;
 
@@ -256,7 +260,7 @@ pub(crate) async fn serve(
     notices: Notices,
     stopped: oneshot::Receiver<()>,
 ) {
-    let seats = Seats::new(app.options.limits.connections);
+    let seats = Seats::new(app.options.limits.connections, LONG);
     for (socket, role) in bound.local {
         match UnixListener::from_std(socket) {
             Ok(listener) => {
