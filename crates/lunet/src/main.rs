@@ -10,7 +10,9 @@ use std::process::ExitCode;
 use clap::{Args, Parser, Subcommand};
 use lunet::control::JOB_VARIABLE;
 use lunet::{config, log, plan, serve, units};
-use rustix::process::{Signal, getppid, set_parent_process_death_signal};
+use rustix::process::{
+    Resource, Rlimit, Signal, getppid, getrlimit, set_parent_process_death_signal, setrlimit,
+};
 
 /// iSCSI and iSER target, tuner, doctor and benchmark for storage servers
 #[derive(Parser)]
@@ -175,6 +177,9 @@ fn main() -> ExitCode {
 fn is_nobodys() -> bool {
     let of: Option<i32> = std::env::var(JOB_VARIABLE).ok().and_then(|text| text.parse().ok());
     let Some(of) = of else { return false };
+    // A job has a use for more memory than the interface. Best effort: it may have what there is.
+    let limit = getrlimit(Resource::Data);
+    let _ = setrlimit(Resource::Data, Rlimit { current: limit.maximum, ..limit });
     // Best effort: without it, a job goes on for nobody.
     let _ = set_parent_process_death_signal(Some(Signal::TERM));
     // What a job itself has started has another parent.

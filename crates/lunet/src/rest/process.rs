@@ -15,13 +15,19 @@ use lunet_control::{
     Bound, Control, Limits, Listeners, Notifier, Options, Principal, RefusedLogin, Service,
     notifier,
 };
-use rustix::process::{Signal, set_parent_process_death_signal};
+use rustix::process::{
+    Resource, Rlimit, Signal, getrlimit, set_parent_process_death_signal, setrlimit,
+};
 use zeroize::Zeroizing;
 
 use super::link::{self, Ask, Down, Reply, Setup, Up};
 use crate::control::{JOB_VARIABLE, PROGRESS_VARIABLE, SERVER_VARIABLE, VARIABLE};
 use crate::signals::Signals;
 use crate::{secrets, serve, users};
+
+/// Memory that the process may have for its data, in bytes: what goes wrong here takes nothing from volumes, and the
+/// process is started again. Some ten times what it needs with all of its places taken.
+const MEMORY: u64 = 1 << 30;
 
 /// Serves the interface of the server at the other end of standard input, until that is gone.
 ///
@@ -63,6 +69,8 @@ fn server() -> io::Result<UnixStream> {
     rustix::process::setsid()?;
     // Where memory is short, this goes before the server does. Without /proc it goes as others do.
     let _ = std::fs::write("/proc/self/oom_score_adj", "1000");
+    let limit = getrlimit(Resource::Data);
+    setrlimit(Resource::Data, Rlimit { current: Some(MEMORY), ..limit })?;
     // One that hangs is not left behind either.
     set_parent_process_death_signal(Some(Signal::KILL))?;
     Ok(stream)
