@@ -378,9 +378,19 @@ fn jobs_end_with_the_interface() -> Result<()> {
     page.tell("POST", "/api/v1/jobs", json!({"kind": "bench", "options": options}))?;
     let process = process_of(&server, None)?;
     let job = child_of(process.as_raw_nonzero().get().cast_unsigned(), "bench", None)?;
+    ensure!(data_limit(process)? == (1 << 30).to_string(), "what it may have is bounded");
+    ensure!(data_limit(job)? != data_limit(process)?, "a job may have more");
     kill_process(process, Signal::KILL)?;
     gone(job)?;
     process_of(&server, Some(process)).map(drop)
+}
+
+/// The memory for data that a process may have (getrlimit(2)), in bytes or `unlimited`.
+fn data_limit(process: Pid) -> Result<String> {
+    let limits = fs::read_to_string(format!("/proc/{}/limits", process.as_raw_nonzero()))?;
+    let line = limits.lines().find_map(|line| line.strip_prefix("Max data size"));
+    let soft = line.and_then(|line| line.split_whitespace().next()).context("no such limit")?;
+    Ok(soft.to_owned())
 }
 
 /// Volumes are served without an interface, if that cannot be had.
@@ -472,6 +482,40 @@ fn hosts_that_are_refused_are_seen_beside_initiators() -> Result<()> {
         .collect();
     protocols.sort_unstable();
     ensure!(protocols == ["iscsi", "nvme"], "{both}");
+    Ok(())
+}
+
+/// A host that proves itself with another secret is seen to be refused, with the reason.
+#[test]
+fn hosts_with_another_secret_are_seen() -> Result<()> {
+    const OWN: &str = "DHHC-1:00:AAECAwQFBgcICQoLDA0ODxAREhMUFRYXGBkaGxwdHh+KfiaR:";
+    const OTHER: &str = "DHHC-1:00:AQIDBAUGBwgJCgsMDQ4PEBESExQVFhcYGRobHB0eHyAl7OaH:";
+    let portal = format!("127.0.0.1:{}", free_port()?);
+    let (nqn, host) = ("nqn.2026-11.local.lunet:new", "nqn.2026-11.org.lunet:e2e-1");
+    let config = format!(
+        "{CONFIG}[[portal]]\naddress = '{portal}'\ntransport = ['nvme-tcp']\n\
+         [[subsystem]]\nnqn = '{nqn}'\nnamespaces = ['old']\nhosts = [{{ nqn = '{host}', secret = '{OWN}' }}]\n"
+    );
+    let mut server = serve(&config).start()?;
+    let mut page = Page::of(&mut server)?;
+    page.begin()?;
+    let look = |secret: &str| {
+        let mut command = Command::new(lunet_binary()?);
+        command.args(["doctor", &format!("nvme-tcp://{portal}/{nqn}"), "--host-nqn", host]);
+        lunet_e2e::process::run(command.env("LUNET_DHCHAP_SECRET", secret), PATIENCE)
+    };
+    let knows = look(OWN)?;
+    ensure!(page.get("/api/v1/refused")? == json!([]), "{}", knows.describe());
+    let guesses = look(OTHER)?;
+    ensure!(guesses.status.and_then(|status| status.code()) != Some(0), "{}", guesses.describe());
+    let refused = page.get("/api/v1/refused")?;
+    let one = &refused[0];
+    ensure!(
+        one["protocol"] == "nvme" && one["initiator"] == host && one["target"] == nqn,
+        "{refused}"
+    );
+    let why = one["why"].as_str().unwrap_or_default();
+    ensure!(why.contains("secret") || why.contains("prove"), "{refused}");
     Ok(())
 }
 
