@@ -16,6 +16,7 @@ use lunet_scsi::Unit;
 use lunet_scsi::alua::PortGroup;
 use lunet_server::Limits;
 use lunet_volume::Health;
+use lunet_volume::reserve::PASSING_FILE;
 use rustix::fs::{FlockOperation, flock};
 use rustix::io::Errno;
 use tracing::level_filters::LevelFilter;
@@ -270,11 +271,13 @@ pub(crate) fn stand_in(served: &Served, unserved: &Unserved) -> VolumeEntry {
 }
 
 /// The files that are kept about a volume beside its data: its reservations, the mark of a sanitize operation that
-/// has not ended, its mode parameters, the mark of a failed write-back, and what its storage is known by.
-pub(crate) fn kept(data: &Path, volume: &str) -> [PathBuf; 5] {
-    let [sanitize, modes] = ["sanitize", "modes"].map(|kind| data.join(format!("{volume}.{kind}")));
+/// has not ended, its mode parameters, what it passes on to the next start, the mark of a failed write-back, and what its
+/// storage is known by.
+pub(crate) fn kept(data: &Path, volume: &str) -> [PathBuf; 6] {
+    let [sanitize, modes, passing] =
+        ["sanitize", "modes", PASSING_FILE].map(|kind| data.join(format!("{volume}.{kind}")));
     let mark = failures::mark(data, volume);
-    [reservations(data, volume), sanitize, modes, mark, record::path(data, volume)]
+    [reservations(data, volume), sanitize, modes, passing, mark, record::path(data, volume)]
 }
 
 /// The file that keeps the numbers of the targets' ports.

@@ -129,6 +129,27 @@ pub mod time {
         now().saturating_duration_since(then)
     }
 
+    /// A moment of a machine that has not been started anew since.
+    #[derive(Clone, Debug, PartialEq, Eq)]
+    pub struct SinceBoot {
+        /// Another one after each start of the machine.
+        pub boot: String,
+        /// The time since then, that in which it slept included.
+        pub up: Duration,
+    }
+
+    /// Now; `None` if the system does not tell. Simulated worlds do not.
+    pub fn since_boot() -> Option<SinceBoot> {
+        #[cfg(feature = "simulated")]
+        if crate::simulated::now().is_some() {
+            return None;
+        }
+        let boot = std::fs::read_to_string("/proc/sys/kernel/random/boot_id").ok()?;
+        let up = rustix::time::clock_gettime(rustix::time::ClockId::Boottime);
+        let (seconds, nanos) = (u64::try_from(up.tv_sec).ok()?, u32::try_from(up.tv_nsec).ok()?);
+        Some(SinceBoot { boot: boot.trim().to_owned(), up: Duration::new(seconds, nanos) })
+    }
+
     /// The system's clock: time since 1970. Zero if it is set before that.
     pub fn unix() -> Duration {
         #[cfg(feature = "simulated")]

@@ -21,13 +21,34 @@ pub struct Saved {
 pub struct Damaged;
 
 impl Reservations {
-    /// What to keep through power loss; `None` if nothing is: what was kept is to be forgotten.
-    pub fn saved(&self) -> Option<Saved> {
-        self.activated.then(|| Saved {
+    /// What the next start takes up after one that has ended in good order, though it does not survive a power loss;
+    /// `None` if there is nothing, or what there is survives that, too.
+    pub fn passing(&self) -> Option<Saved> {
+        let is_there = !self.activated && !self.registrations.is_empty();
+        is_there.then(|| self.all())
+    }
+
+    /// Takes up what was passed on, with the generation that it had. It does not survive a power loss.
+    ///
+    /// # Errors
+    /// It contradicts itself.
+    pub fn take_up(&mut self, passed: Saved, generation: u32) -> Result<(), Damaged> {
+        self.restore(passed)?;
+        (self.activated, self.generation) = (false, generation);
+        Ok(())
+    }
+
+    fn all(&self) -> Saved {
+        Saved {
             registrations: self.registrations.clone(),
             kind: self.kind(),
             holder: self.holder().and_then(|holder| self.position(holder)),
-        })
+        }
+    }
+
+    /// What to keep through power loss; `None` if nothing is: what was kept is to be forgotten.
+    pub fn saved(&self) -> Option<Saved> {
+        self.activated.then(|| self.all())
     }
 
     /// Takes up what was kept. Registrations of those who cannot come any more stay: they may return.

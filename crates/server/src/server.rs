@@ -104,6 +104,7 @@ impl<F: Front> Standby<F> {
     pub fn begin(self) -> Server<F> {
         let Self { go, mut listeners, server } = self;
         let rdma = listeners.is_some();
+        server.core.world().volumes().for_each(|(_, volume)| volume.forget_passed());
         // Before a shard has done anything: from here on locks on ranges ask them.
         server.core.join();
         for start in go {
@@ -245,7 +246,8 @@ impl<F: Front> Server<F> {
         for (shard, thread) in self.threads.iter().enumerate() {
             flushed &= thread.ends(shard, until);
         }
-        if flushed && self.core.member.has_ended() {
+        let all_have_ended = flushed && self.core.member.has_ended();
+        if all_have_ended {
             self.core.world().volumes().for_each(|(_, volume)| volume.check_ended());
         }
         let until = lunet_os::time::now() + END_LIMIT;
@@ -264,6 +266,9 @@ impl<F: Front> Server<F> {
             }
         }
         F::stop_helper(self.helper, MARK_LIMIT);
+        if all_have_ended {
+            self.core.world().volumes().for_each(|(_, volume)| volume.pass_on());
+        }
         self.device_monitor.into_iter().for_each(DeviceMonitor::stop);
         self.monitor.stop();
         StopReport { flushed }

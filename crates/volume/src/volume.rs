@@ -82,6 +82,19 @@ impl<F> Volume<F> {
         Self { fence, locks, reservations: old.reservations.clone(), ..self }
     }
 
+    /// Passes on to the next start what does not survive a power loss. The server has ended.
+    pub fn pass_on(&self) {
+        let Some(store) = &self.store else { return };
+        if let Err(error) = self.reservations.look(|state| store.pass_on(state)) {
+            tracing::warn!(volume = %self.name, "reservations do not outlive this restart: {error}");
+        }
+    }
+
+    /// The server serves from here on: what was passed on to it is its own.
+    pub fn forget_passed(&self) {
+        self.store.iter().for_each(Store::forget_passed);
+    }
+
     /// Looks whether the storage is where it was, and whole. What was written to a file that is removed is gone
     /// with the last who has it open. Blocks.
     pub fn look_at_storage(&self) {

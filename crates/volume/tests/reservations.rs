@@ -71,9 +71,10 @@ impl Listener for Told {
     }
 }
 
-/// A registration that is to be kept, or a reservation.
+/// A registration that is to be kept, or not, or a reservation.
 enum What {
     Join(u64),
+    Visit(u64),
     Take(Kind),
     Throw(u64),
 }
@@ -94,8 +95,9 @@ impl Request for Asks {
 
     fn carry_out(&self, state: &mut Reservations) -> Result<Vec<Event>, Refusal> {
         match self.what {
-            What::Join(new_key) => {
-                let (existing, keep) = (Some(self.key), Some(true));
+            What::Join(new_key) | What::Visit(new_key) => {
+                let keep = Some(matches!(self.what, What::Join(_)));
+                let existing = Some(self.key);
                 state.register(&self.who, Register { existing, new_key, also: &[], keep })
             }
             What::Take(kind) => state.reserve(&self.who, self.key, kind),
@@ -206,6 +208,80 @@ fn files_from_before_there_were_hosts_are_read() {
         let error = Store::reservations(Some(&store(dir.path()))).expect_err(damage.1).to_string();
         assert!(error.contains("v.reservations is damaged"), "{error}");
     }
+}
+
+/// A server that ends in good order is no power loss.
+#[test]
+fn what_does_not_survive_a_power_loss_survives_a_restart() {
+    let dir = tempfile::tempdir().expect("a directory");
+    let served = volume(dir.path(), vec![]);
+    let (a, b) = (path("a"), host(7));
+    for (who, key) in [(&a, 1), (&b, 2)] {
+        assert_eq!(served.reserve_and_keep(&asks(who, 0, What::Visit(key))), Ok(vec![]));
+    }
+    let shared = Kind::WriteExclusiveRegistrantsOnly;
+    assert_eq!(served.reserve_and_keep(&asks(&a, 1, What::Take(shared))), Ok(vec![]));
+    let registered = || {
+        let after = volume(dir.path(), vec![]);
+        (after.reservations.look(|state| state.registrations().len()), after)
+    };
+    assert_eq!(registered().0, 0, "after a power loss");
+    served.pass_on();
+    // A start that fails takes nothing away from the next one.
+    for _ in 0..2 {
+        let (count, after) = registered();
+        let same = |state: &Reservations| after.reservations.look(|it| it.decides_like(state));
+        assert!(count == 2 && served.reservations.look(same));
+        let generation = after.reservations.look(Reservations::generation);
+        assert_eq!(generation, served.reservations.look(Reservations::generation));
+    }
+    let (_, after) = registered();
+    after.forget_passed();
+    assert_eq!(registered().0, 0, "the next server has served");
+    assert_eq!(fs::read_dir(dir.path()).expect("it is there").count(), 0);
+    // It still does not survive a power loss, until somebody asks for that.
+    assert!(after.reservations.look(|state| state.saved().is_none()));
+    assert_eq!(after.reserve_and_keep(&asks(&b, 2, What::Join(3))), Ok(vec![]));
+    after.pass_on();
+    assert!(!dir.path().join("v.restart").exists(), "it is kept anyway");
+    assert_eq!(registered().0, 2);
+}
+
+#[test]
+fn what_was_passed_on_is_taken_up_soon_on_the_same_machine_or_not_at_all() {
+    let dir = tempfile::tempdir().expect("a directory");
+    let served = volume(dir.path(), vec![]);
+    assert_eq!(served.reserve_and_keep(&asks(&path("a"), 0, What::Visit(1))), Ok(vec![]));
+    served.pass_on();
+    let file = dir.path().join("v.restart");
+    let good: serde_json::Value =
+        serde_json::from_slice(&fs::read(&file).expect("it is there")).expect("JSON");
+    let up = good["up_ms"].as_u64().expect("a time");
+    let changed = |field: &str, value: serde_json::Value| {
+        let mut other = good.clone();
+        other[field] = value;
+        other.to_string()
+    };
+    let of_another = good.to_string().replace("\"v1\"", "\"v2\"");
+    let twice = good.to_string().replace("\"key\":1", "\"key\":0");
+    for (what, text) in [
+        ("another boot", changed("boot", "x".into())),
+        ("long ago", changed("up_ms", up.saturating_sub(601_000).into())),
+        ("damaged", "{".to_owned()),
+        ("of another volume", of_another),
+        ("contradicts itself", twice),
+    ] {
+        // A machine that has just started was not there that long.
+        if what == "long ago" && up < 601_000 {
+            continue;
+        }
+        fs::write(&file, text).expect("written");
+        let count =
+            volume(dir.path(), vec![]).reservations.look(|state| state.registrations().len());
+        assert_eq!(count, 0, "{what}");
+    }
+    fs::write(&file, good.to_string()).expect("written");
+    assert!(volume(dir.path(), vec![]).reservations.look(|state| state.registrations().len()) == 1);
 }
 
 #[test]

@@ -15,7 +15,7 @@ use lunet_reservations::{Event, Registrant, Reservations};
 pub use hearing::Hearing;
 pub use keep::{Request, Unchanged};
 pub use order::{Order, Wanted};
-pub use store::{Store, StoredRegistration};
+pub use store::{PASSING_FILE, Store, StoredRegistration};
 
 /// A protocol that tells its clients what they lose.
 pub trait Listener: Send + Sync {
