@@ -11,6 +11,7 @@ pub mod core;
 pub mod fleet;
 pub mod front;
 pub mod hosting;
+pub mod inherited;
 pub mod interfaces;
 pub mod mail;
 mod monitor;

@@ -15,6 +15,7 @@ use crate::core::Core;
 use crate::fleet::Member;
 use crate::front::{Front, FrontError};
 use crate::hosting::Portal;
+use crate::inherited;
 use crate::mail::{Mail, Mailbox, Owed};
 use crate::monitor::Monitor;
 use crate::rdma::{self, DeviceMonitor, DeviceSet, Listeners, PortalStatus, StartFailure};
@@ -594,6 +595,9 @@ fn listen_rdma<F: Front>(
 /// # Errors
 /// It is in use, or cannot be listened on for another reason.
 pub(crate) fn listen(address: SocketAddr) -> io::Result<(TcpListener, SocketAddr)> {
+    if let Some(listener) = inherited::find(address) {
+        return Ok((listener, address));
+    }
     let domain = socket2::Domain::for_address(address);
     let socket = socket2::Socket::new(domain, socket2::Type::STREAM, None)?;
     // So that a restart does not wait for connections of the last run to time out.
@@ -606,6 +610,7 @@ pub(crate) fn listen(address: SocketAddr) -> io::Result<(TcpListener, SocketAddr
     let bind = || socket.bind(&address.into()).and_then(|()| socket.listen(1024));
     lunet_backends::retry::while_in_use(bind, in_use)?;
     let listener = TcpListener::from(socket);
+    inherited::remember(&listener);
     let address = listener.local_addr()?;
     Ok((listener, address))
 }
