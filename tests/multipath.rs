@@ -371,6 +371,40 @@ fn registrations_belong_to_paths_and_survive_a_kill() -> Result<()> {
     Ok(())
 }
 
+/// Without APTPL they outlive an upgrade, which is a restart in good order, and no kill.
+#[test]
+fn registrations_that_are_not_kept_outlive_a_restart_and_no_kill() -> Result<()> {
+    let dir = scratch("lunet-paths-")?;
+    let config = format!("{PORTALS}{TARGET_BOTH}{TARGET_SECOND}");
+    let serve = || Serve::config(config.clone()).data(dir.path()).start();
+    let server = serve()?;
+    let own = |portal: &str| open(&Login::new(portal, BOTH));
+    let other = |portal: &str| open(&Login { initiator: OTHER_HOST, ..Login::new(portal, BOTH) });
+    let [one, _] = portals(&server)?;
+    let mut holder = own(&one)?;
+    ensure!(reserve(&mut holder, 0, 0, (0, 0xA1, 0), &[])?.status == GOOD);
+    ensure!(reserve(&mut holder, 1, REGISTRANTS_ONLY, (0xA1, 0, 0), &[])?.status == GOOD);
+    let before = registrations(&mut holder)?;
+    ensure!(before.len() == 1, "{before:?}");
+    drop(holder);
+    server.stop()?;
+    for _ in 0..2 {
+        let server = serve()?;
+        let [one, _] = portals(&server)?;
+        ensure!(write(&mut other(&one)?)?.status == CONFLICT);
+        ensure!(write(&mut own(&one)?)?.status == GOOD);
+        ensure!(registrations(&mut own(&one)?)? == before);
+        server.stop()?;
+    }
+    serve()?.kill()?;
+    let server = serve()?;
+    let [one, _] = portals(&server)?;
+    ensure!(write(&mut other(&one)?)?.status == GOOD, "a kill is a power loss");
+    ensure!(registrations(&mut own(&one)?)?.is_empty());
+    server.stop()?;
+    Ok(())
+}
+
 #[test]
 fn libiscsis_multipath_tests_pass_over_two_portals() -> Result<()> {
     let config = format!("{PORTALS}{TARGET_BOTH}{TARGET_SECOND}");
