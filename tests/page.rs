@@ -1,8 +1,9 @@
 //! The REST interface of a real server, from its first start to a LUN that an initiator uses.
 
-use std::fs;
-use std::os::unix::fs::MetadataExt;
+use std::fs::{self, Permissions};
+use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use std::os::unix::net::UnixStream;
+use std::os::unix::process::CommandExt;
 use std::path::Path;
 use std::process::Command;
 use std::time::{Duration, Instant};
@@ -527,6 +528,36 @@ fn over(socket: &Path, method: &str, path: &str, body: &Value) -> Result<(u16, V
     Ok((reply.status, reply.json))
 }
 
+/// Commands go by these sockets where the control socket is not for their user. Takes away that of the administrators.
+fn a_member_needs_no_option(data: &Path, group: u32) -> Result<()> {
+    let (is_root, control) = (data.metadata()?.uid() == 0, data.join("lunet.sock"));
+    fs::set_permissions(data, Permissions::from_mode(0o750))?;
+    // Root may use any socket, so it is somebody else then.
+    let denied = if is_root { 0o600 } else { 0 };
+    fs::set_permissions(&control, Permissions::from_mode(denied))?;
+    let ask = |words: &[&str]| {
+        let mut command = Command::new(lunet_binary()?);
+        command.args(words).env("LUNET_DATA", data);
+        if is_root {
+            command.uid(65_534).gid(group);
+        }
+        let output = command.output()?;
+        let said = [output.stdout, output.stderr].concat();
+        anyhow::Ok((output.status.success(), String::from_utf8_lossy(&said).into_owned()))
+    };
+    let created = ask(&["volume", "create", "vm2", "--size", "1MiB"])?;
+    ensure!(created.0 && created.1.starts_with("volume vm2 of 1 MiB is created\n"), "{created:?}");
+    fs::remove_file(data.join("admin.sock"))?;
+    let (done, listed) = ask(&["volume", "list"])?;
+    ensure!(done && listed.contains("vm2"), "{listed}");
+    let (done, refused) = ask(&["volume", "delete", "vm2", "--yes"])?;
+    ensure!(!done && refused.contains("needs the role"), "{refused}");
+    fs::remove_file(data.join("read.sock"))?;
+    let (done, denied) = ask(&["volume", "list"])?;
+    ensure!(!done && denied.contains("members of the groups"), "{denied}");
+    Ok(())
+}
+
 /// Groups of users have sockets, also where the interface has no address.
 #[test]
 fn groups_use_unix_sockets_without_a_token() -> Result<()> {
@@ -559,6 +590,7 @@ fn groups_use_unix_sockets_without_a_token() -> Result<()> {
         ensure!(begun.elapsed() < PATIENCE, "{audit}");
         std::thread::sleep(Duration::from_millis(10));
     }
+    a_member_needs_no_option(dir.path(), group)?;
     let _ = server.stop()?;
     ensure!(!read.exists() && !admin.exists(), "the sockets stay");
     let file = dir.path().join("wrong.toml");

@@ -9,7 +9,7 @@ use lunet_iscsi::printable::printable;
 use serde_json::Value;
 
 use crate::control::Asker;
-use crate::{live, users};
+use crate::{live, trouble, users};
 
 /// The longest line of an answer, in characters.
 const MOST: usize = 500;
@@ -107,7 +107,9 @@ pub fn log(origin: &Origin, change: &Change, result: &anyhow::Result<Done>, list
             }
         }
         Err(error) => {
+            let code = trouble::coded(error).code;
             tracing::warn!(
+                code = code.as_str(),
                 "change by {origin}: {change}: refused: {}",
                 short(&format!("{error:#}"))
             );

@@ -15,6 +15,7 @@ pub mod holder;
 pub mod identity;
 pub mod live;
 pub mod log;
+mod manager;
 mod names;
 pub mod opening;
 mod owned;

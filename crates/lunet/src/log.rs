@@ -4,9 +4,14 @@
 //! hangs. A write then waits for as long as the reader likes. So nobody who serves, and nobody who ends the
 //! server, writes by himself: lines go into a bounded queue, and a thread of its own writes them. What finds
 //! no room is dropped and counted. At the end of the program what is queued has a bounded time to get out.
+//!
+//! Where standard error goes to the journal, the log goes there by itself, as entries with [fields](journal).
+
+mod journal;
 
 use std::io::{self, IsTerminal, Write};
 use std::os::fd::AsFd;
+use std::os::unix::net::UnixDatagram;
 use std::panic::PanicHookInfo;
 use std::sync::{Condvar, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::thread;
@@ -17,6 +22,7 @@ use rustix::io::Errno;
 use tracing::level_filters::LevelFilter;
 use tracing::{Level, Metadata};
 use tracing_subscriber::fmt::MakeWriter;
+use tracing_subscriber::prelude::*;
 
 /// Bytes that may wait for each stream. As many may be on their way at the same time.
 const MOST: usize = 256 << 10;
@@ -54,6 +60,24 @@ struct Outlet {
     filled: Condvar,
     /// The stream has taken something.
     moved: Condvar,
+    /// What is queued are entries for the journal, each with its length before it.
+    journal: bool,
+}
+
+/// Where what is queued goes.
+enum Sink<S> {
+    Stream(S),
+    Journal(UnixDatagram),
+}
+
+/// The entries that are queued for the journal.
+fn records(mut bytes: &[u8]) -> impl Iterator<Item = &[u8]> {
+    std::iter::from_fn(move || {
+        let (length, rest) = bytes.split_first_chunk()?;
+        let (record, rest) = rest.split_at_checked(u32::from_le_bytes(*length) as usize)?;
+        bytes = rest;
+        Some(record)
+    })
 }
 
 impl Outlet {
@@ -61,20 +85,35 @@ impl Outlet {
         self.queue.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Queues a whole line, or counts it as dropped. Never waits for the stream.
+    fn for_journal() -> Self {
+        Self { journal: true, ..Self::default() }
+    }
+
+    /// Queues a whole line, or a whole entry for the journal, or counts it as dropped. Never waits for the stream.
     fn push(&self, line: &[u8], room: usize) {
         let mut queue = self.lock();
-        if queue.bytes.len() + line.len() > room {
+        if queue.bytes.len() + line.len() + size_of::<u32>() > room {
             queue.dropped += 1;
         } else {
+            if self.journal {
+                queue.bytes.extend_from_slice(&(line.len() as u32).to_le_bytes());
+            }
             queue.bytes.extend_from_slice(line);
         }
         drop(queue);
         self.filled.notify_one();
     }
 
+    /// Queues a sentence of the program's own.
+    fn tell(&self, severity: u8, text: &str) {
+        match self.journal {
+            true => self.push(&journal::entry(severity, text), MOST),
+            false => self.push(format!("lunet: {text}\n").as_bytes(), MOST),
+        }
+    }
+
     /// Writes what is queued, until the process ends.
-    fn write_all(&self, stream: &impl AsFd) {
+    fn write_all(&self, sink: &Sink<impl AsFd>) {
         let mut bytes = Vec::new();
         let mut queue = self.lock();
         loop {
@@ -85,15 +124,31 @@ impl Outlet {
             }
             bytes.clear();
             std::mem::swap(&mut bytes, &mut queue.bytes);
-            // They were dropped after the last line that found room.
-            if let dropped @ 1.. = std::mem::take(&mut queue.dropped) {
-                let lines = if dropped == 1 { "line was" } else { "lines were" };
-                let why = "who reads them was too slow";
-                let _ = writeln!(bytes, "lunet: {dropped} {lines} dropped here: {why}");
-            }
+            let dropped = std::mem::take(&mut queue.dropped);
             queue.writing = true;
             drop(queue);
-            self.write(stream, &bytes);
+            // They were dropped after the last line that found room.
+            let lost = (dropped > 0).then(|| {
+                let lines = if dropped == 1 { "line was" } else { "lines were" };
+                format!("{dropped} {lines} dropped here: who reads them was too slow")
+            });
+            match sink {
+                Sink::Stream(stream) => {
+                    if let Some(lost) = lost {
+                        let _ = writeln!(bytes, "lunet: {lost}");
+                    }
+                    self.write(stream, &bytes);
+                }
+                Sink::Journal(socket) => {
+                    let lost = lost.map(|lost| journal::entry(journal::ERROR, &lost));
+                    for entry in records(&bytes).chain(lost.as_deref()) {
+                        // One that journald does not take is lost: nobody else can be told.
+                        let _ = socket.send(entry);
+                        self.lock().taken += entry.len() as u64;
+                        self.moved.notify_all();
+                    }
+                }
+            }
             queue = self.lock();
         }
     }
@@ -138,17 +193,21 @@ impl Outlet {
 /// # Errors
 /// The operating system grants no thread.
 pub fn start(level: LevelFilter) -> io::Result<()> {
-    let errors = outlet(&ERRORS, "log", io::stderr)?;
-    outlet(&OUTPUT, "output", io::stdout)?;
+    let errors = outlet(&ERRORS, "log", io::stderr, journal::connect(io::stderr()))?;
+    outlet(&OUTPUT, "output", io::stdout, None)?;
     let colours = io::stderr().is_terminal();
     // A second subscriber in the same process is no reason not to serve.
-    let _ = tracing_subscriber::fmt()
-        .with_max_level(level)
-        .with_target(false)
-        .with_ansi(colours)
-        .log_internal_errors(false)
-        .with_writer(Lines { outlet: errors, colours })
-        .try_init();
+    let _ = if errors.journal {
+        let entries = journal::Entries { outlet: errors };
+        tracing_subscriber::registry().with(level).with(entries).try_init()
+    } else {
+        let lines = tracing_subscriber::fmt::layer()
+            .with_target(false)
+            .with_ansi(colours)
+            .log_internal_errors(false)
+            .with_writer(Lines { outlet: errors, colours });
+        tracing_subscriber::registry().with(level).with(lines).try_init()
+    };
     std::panic::set_hook(Box::new(|info| panicked(errors, info)));
     Ok(())
 }
@@ -158,13 +217,26 @@ fn outlet<S: AsFd + 'static>(
     place: &'static OnceLock<Outlet>,
     name: &str,
     stream: fn() -> S,
+    journal: Option<UnixDatagram>,
 ) -> io::Result<&'static Outlet> {
     if let Some(outlet) = place.get() {
         return Ok(outlet);
     }
-    let outlet = place.get_or_init(Outlet::default);
-    thread::Builder::new().name(name.into()).spawn(move || outlet.write_all(&stream()))?;
+    let outlet = place.get_or_init(|| match journal {
+        Some(_) => Outlet::for_journal(),
+        None => Outlet::default(),
+    });
+    let write = move || match journal {
+        Some(socket) => outlet.write_all(&Sink::<S>::Journal(socket)),
+        None => outlet.write_all(&Sink::Stream(stream())),
+    };
+    thread::Builder::new().name(name.into()).spawn(write)?;
     Ok(outlet)
+}
+
+/// Whether the log goes to the journal.
+pub fn is_journal() -> bool {
+    ERRORS.get().is_some_and(|errors| errors.journal)
 }
 
 /// Says what a panic was, where it was, and whose it was. The release build ends after that.
@@ -176,27 +248,39 @@ fn panicked(errors: &Outlet, info: &PanicHookInfo<'_>) {
         std::backtrace::BacktraceStatus::Captured => format!("\n{trace}"),
         _ => String::new(),
     };
-    errors.push(format!("lunet: thread '{name}' {info}{trace}\n").as_bytes(), MOST);
+    errors.tell(journal::CRITICAL, &format!("thread '{name}' {info}{trace}"));
     errors.finish();
 }
 
 /// Writes a text to standard output. A stream that is closed is no reason not to serve.
 pub fn say(text: &str) {
-    put(&OUTPUT, text, io::stdout());
+    match OUTPUT.get() {
+        Some(outlet) => outlet.push(text.as_bytes(), MOST),
+        None => at_once(text, io::stdout()),
+    }
 }
 
 /// Writes a line to standard error: `lunet: ` and the text.
 pub fn tell(text: &str) {
-    put(&ERRORS, &format!("lunet: {text}\n"), io::stderr());
+    tell_as(journal::NOTICE, text);
+}
+
+/// The same for what the program has failed at.
+pub fn fail(text: &str) {
+    tell_as(journal::ERROR, text);
 }
 
 /// Into the queue of a server, at once for any other command.
-fn put(place: &OnceLock<Outlet>, text: &str, mut stream: impl Write) {
-    match place.get() {
-        Some(outlet) => outlet.push(text.as_bytes(), MOST),
-        // Without a place for the message there is still the exit code.
-        None => drop(stream.write_all(text.as_bytes()).and_then(|()| stream.flush())),
+fn tell_as(severity: u8, text: &str) {
+    match ERRORS.get() {
+        Some(outlet) => outlet.tell(severity, text),
+        None => at_once(&format!("lunet: {text}\n"), io::stderr()),
     }
+}
+
+/// Without a place for the message there is still the exit code.
+fn at_once(text: &str, mut stream: impl Write) {
+    drop(stream.write_all(text.as_bytes()).and_then(|()| stream.flush()));
 }
 
 /// Lets out what is still queued; at most a few seconds.
@@ -287,7 +371,7 @@ mod tests {
         let outlet = Arc::new(Outlet::default());
         let writing = outlet.clone();
         // It waits for more when the test is over, and ends with it.
-        thread::spawn(move || writing.write_all(&writer));
+        thread::spawn(move || writing.write_all(&Sink::Stream(writer)));
         (outlet, reader)
     }
 

@@ -8,7 +8,7 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 
 use clap::{Args, Parser, Subcommand};
-use lunet::control::JOB_VARIABLE;
+use lunet::control::{JOB_VARIABLE, Layout};
 use lunet::{config, log, plan, serve, units};
 use rustix::process::{
     Resource, Rlimit, Signal, getppid, getrlimit, set_parent_process_death_signal, setrlimit,
@@ -80,11 +80,14 @@ enum Command {
         #[command(subcommand)]
         command: cli::TuneCommand,
     },
+    /// Write a drop-in of lunet.service from the configuration, for systemd
+    #[command(hide = true)]
+    SystemdGenerator(cli::Generator),
 }
 
 #[derive(Args)]
 struct Serve {
-    /// Configuration file [default: lunet.toml in --data, if it exists]
+    /// Configuration file [default: lunet.toml in --data, if it exists; with --service /etc/lunet/lunet.toml]
     #[arg(long, value_name = "FILE")]
     config: Option<PathBuf>,
     /// Directory for volumes, identity and control socket [default: $LUNET_DATA, else ./lunet-data]
@@ -114,6 +117,10 @@ struct Serve {
     /// Let every initiator use targets that have no access list, not only those on this machine
     #[arg(long)]
     open: bool,
+    /// Serve as this machine's service: configuration /etc/lunet/lunet.toml, data /var/lib/lunet, control socket
+    /// /run/lunet/lunet.sock, unless the service manager or the configuration names others
+    #[arg(long)]
+    service: bool,
 }
 
 impl Serve {
@@ -132,6 +139,7 @@ impl Serve {
             default_data: cli::data_variable(),
             create: self.create,
             open: self.open,
+            service: self.service.then(|| Layout::of_service(|name| std::env::var_os(name))),
         }
     }
 }
@@ -164,9 +172,10 @@ fn main() -> ExitCode {
         Command::Doctor(options) => cli::doctor(&options, &remote),
         Command::Bench(options) => cli::bench(&options, &remote),
         Command::Tune { command } => cli::tune(command, &remote),
+        Command::SystemdGenerator(options) => cli::generate(&options),
     };
     let code = result.unwrap_or_else(|error| {
-        units::plain(&format!("{error:#}")).lines().for_each(log::tell);
+        units::plain(&format!("{error:#}")).lines().for_each(log::fail);
         ExitCode::FAILURE
     });
     log::finish();

@@ -61,13 +61,21 @@ pub struct Options {
     pub create: bool,
     /// Targets that name nobody who may use them are for everybody, not for this machine alone.
     pub open: bool,
+    /// Where the files are if nothing else is said of them: this is the machine's service.
+    pub service: Option<control::Layout>,
 }
 
 impl Options {
     /// The data directory, if the configuration file says nothing of it.
     fn data(&self) -> PathBuf {
-        let said = self.data.as_ref().or(self.default_data.as_ref());
+        let service = self.service.as_ref().map(|layout| &layout.data);
+        let said = self.data.as_ref().or(service).or(self.default_data.as_ref());
         said.cloned().unwrap_or_else(|| config::DEFAULT_DATA.into())
+    }
+
+    /// The configuration file that was named, or is the service's: it has to be there.
+    fn named(&self) -> Option<&PathBuf> {
+        self.config.as_ref().or(self.service.as_ref().map(|layout| &layout.config))
     }
 }
 
@@ -174,9 +182,10 @@ fn check(path: &Path, text: &str) -> Result<Config> {
 /// The configuration file cannot be read or is wrong, or contradicts the options.
 pub fn plan(options: &Options) -> Result<Plan> {
     let data = options.data();
-    let file = options.config.clone().unwrap_or_else(|| data.join(OWN_FILE));
+    let named = options.named();
+    let file = named.cloned().unwrap_or_else(|| data.join(OWN_FILE));
     // What cannot be looked at is read, and the error says why: no default is served in its place.
-    if options.config.is_some() || !matches!(files::look(&file), Found::Absent) {
+    if named.is_some() || !matches!(files::look(&file), Found::Absent) {
         return of_text(options, &file, read_own(&file)?);
     }
     Ok(resolve(options, demo(options), file, None))
@@ -189,7 +198,7 @@ pub fn unread(options: &Options, file: &Path, here: &Path) -> Option<String> {
         (Ok(file), Ok(here)) => file == here,
         _ => false,
     };
-    if options.config.is_some() || !here.is_file() || same() {
+    if options.named().is_some() || !here.is_file() || same() {
         return None;
     }
     let here = here.display();
@@ -217,7 +226,8 @@ fn resolve(
     let data = options.data.clone().or(config.server.data.take());
     let data = data.unwrap_or_else(|| options.data());
     let socket = options.socket.clone().or(config.server.control_socket.take());
-    let socket = socket.unwrap_or_else(|| control::default_path(&data));
+    let service = || options.service.as_ref().map(|layout| layout.socket.clone());
+    let socket = socket.or_else(service).unwrap_or_else(|| control::default_path(&data));
     let page = page(options, &config);
     if config.portals.is_empty() && config.nvme.portals.is_empty() {
         let address = options.listen.unwrap_or(config::DEFAULT_PORTAL);

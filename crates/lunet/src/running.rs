@@ -191,16 +191,17 @@ impl Running {
         ready::text(&self.config, (&portals.0, &portals.1), |name| now.unserved.contains_key(name))
     }
 
-    /// Reads the configuration again, in a thread of its own.
+    /// Reads the configuration again, in a thread of its own, and says when that has ended.
     ///
     /// # Errors
     /// The system has no thread to give.
-    pub fn reload(&self) -> Result<()> {
+    pub fn reload(&self, ended: impl FnOnce() + Send + 'static) -> Result<()> {
         let (manager, listener) = (self.manager.clone(), self.listener.clone());
         let change = Change::Apply { force: false, keep_sessions: false };
         let apply = move || {
             let result = manager.change(&change);
             audit::log(&Origin::Signal, &change, &result, &listener);
+            ended();
             let Ok(done) = result else { return };
             // Sessions were told already.
             let sessions = live::concerned(&done.sessions);
@@ -279,7 +280,7 @@ impl Asked {
     pub fn answer_to(&self, origin: &Origin, request: Request) -> Result<Answer, lunet_api::Error> {
         let answer = match request {
             Request::Sessions => Ok(Answer::Sessions(self.sessions())),
-            Request::Stats => Ok(Answer::Stats(Box::new(self.stats()))),
+            Request::Stats => Ok(Answer::Stats(Box::new(self.with_parts(self.stats())))),
             Request::Volumes => Ok(Answer::Volumes(self.manager.volumes())),
             Request::Snapshots { volume } => {
                 self.manager.snapshots(volume.as_deref()).map(Answer::Snapshots)
@@ -305,12 +306,12 @@ impl Asked {
         all
     }
 
-    fn stats(&self) -> Stats {
-        let stats = match self.nvme.handle() {
+    /// What the shards have counted; those that do not answer in time are left out of the loads.
+    pub fn stats(&self) -> Stats {
+        match self.nvme.handle() {
             Some(nvme) => live::stats_of_both(self.handle.stats_with(nvme)),
             None => live::stats(self.handle.stats()),
-        };
-        self.with_parts(stats)
+        }
     }
 
     /// With the counts of what data passes on this machine.

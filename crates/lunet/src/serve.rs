@@ -27,6 +27,7 @@ use crate::config::{
 };
 use crate::control::ControlServer;
 use crate::live::{Open, Served};
+use crate::manager::Manager;
 use crate::opening::{self, How, Unserved};
 use crate::plan::{self, Options, Plan, plan};
 #[cfg(feature = "control")]
@@ -71,16 +72,24 @@ pub fn serve(options: &Options) -> Result<()> {
     made.keep();
     #[cfg(feature = "control")]
     let page = start_page(page, &running)?;
+    let manager = Manager::from_environment();
+    manager.ready();
+    let watch = manager.watch(running.asked()).context("cannot start the watchdog's thread")?;
     for note in running.notes() {
         log::tell(&format!("note: {note}"));
     }
     for warning in running.warnings() {
         tracing::warn!("{warning}");
     }
-    log::say(&running.ready());
+    let ready = running.ready();
+    // How to attach LUNs is for people, who see it on a terminal.
+    let shown = if log::is_journal() { ready.split("\n\n").next() } else { None };
+    log::say(shown.map(|first| format!("{first}\n")).as_ref().unwrap_or(&ready));
     #[cfg(feature = "control")]
     page.iter().flat_map(|page| &page.lines).for_each(|line| log::say(&format!("{line}\n")));
-    wait(&mut signals, &running)?;
+    wait(&mut signals, &running, &manager)?;
+    drop(watch);
+    manager.stopping();
     signals.at_once().context("cannot catch a second signal")?;
     // First, so that the audit log has what is changed by commands until the end.
     drop(control);
@@ -102,14 +111,18 @@ fn start_page(found: rest::Found, running: &Running) -> Result<Option<rest::Serv
 
 /// Does what signals ask for. Waits for the one that ends the server, or for the failure of an
 /// event loop.
-fn wait(signals: &mut Signals, running: &Running) -> Result<()> {
+fn wait(signals: &mut Signals, running: &Running, manager: &Manager) -> Result<()> {
     loop {
         match signals.wait(Some(CHECK)).context("cannot wait for signals")? {
             Some(Wish::Stop) => {
                 tracing::info!("a signal to stop: finishing what runs");
                 return Ok(());
             }
-            Some(Wish::Reload) => running.reload()?,
+            Some(Wish::Reload) => {
+                manager.reloading();
+                let manager = manager.clone();
+                running.reload(move || manager.ready())?;
+            }
             None => {}
         }
         if running.failed() {

@@ -97,6 +97,32 @@ fn path(path: &Path) -> &str {
 }
 
 #[test]
+fn the_service_has_the_directories_of_its_manager() {
+    let home = TempDir::new().unwrap();
+    let place = |name: &str| home.path().join(name);
+    for name in ["etc", "run"] {
+        fs::create_dir(place(name)).unwrap();
+    }
+    let serve = || {
+        let mut serve = lunet(&["serve", "--service"]);
+        serve.env("CONFIGURATION_DIRECTORY", place("etc"));
+        serve.env("STATE_DIRECTORY", place("var")).env("RUNTIME_DIRECTORY", place("run"));
+        serve
+    };
+    // Nothing else is served in the place of a configuration that is not there.
+    refused(&serve().output().unwrap(), path(&place("etc/lunet.toml")));
+    let config = "[[portal]]\naddress = '127.0.0.1:0'\n\
+                  [[target]]\nname = 'iqn.2026-11.l:x'\n";
+    fs::write(place("etc/lunet.toml"), config).unwrap();
+    let server = Server::spawn(serve());
+    let socket = place("run/lunet.sock");
+    let shown = lunet(&["target", "list", "--socket", path(&socket)]).output().unwrap();
+    assert!(text(&shown.stdout).contains("iqn.2026-11.l:x"), "{}", text(&shown.stderr));
+    assert!(place("var/identity").exists());
+    drop(server);
+}
+
+#[test]
 fn commands_find_the_running_server_and_say_where_they_looked() {
     let [home, elsewhere] = [TempDir::new().unwrap(), TempDir::new().unwrap()];
     let data = home.path().join("lunet-data");
@@ -161,7 +187,7 @@ fn a_wrong_command_line_is_exit_code_2() {
         &["serve", "--listen", "localhost"],
         &["serve", "--size", "8GiB", "--config", "x"],
         &["sessions", "--data", "x", "--socket", "y"],
-        &["config", "check"],
+        &["config", "check", "x", "y"],
     ] {
         let output = run(arguments);
         assert_eq!(output.status.code(), Some(2), "{arguments:?}");
@@ -473,7 +499,13 @@ fn the_page_and_the_program_have_the_same_options() {
     };
     let mut real = options("--version");
     let groups = [
-        ("", &["serve", "sessions", "stats", "top", "verdict", "doctor", "bench"][..]),
+        (
+            "",
+            &[
+                "serve", "sessions", "stats", "top", "verdict", "doctor", "bench", "version",
+                "support",
+            ][..],
+        ),
         ("bench", &["compare", "net", "verify"]),
         ("config", &["check", "apply", "show"]),
         ("sessions", &["end"]),
@@ -484,7 +516,7 @@ fn the_page_and_the_program_have_the_same_options() {
         ("volume", &["snapshot", "snapshots", "clone", "rollback"]),
         ("target", &["list", "create", "delete", "map", "unmap"]),
         ("tune", &["facts", "capture", "plan", "explain", "script"]),
-        ("tune", &["apply", "verify", "rollback", "prove"]),
+        ("tune", &["apply", "verify", "reapply", "rollback", "prove"]),
     ];
     for (group, names) in groups {
         for name in names {

@@ -19,8 +19,8 @@ pub enum ConfigCommand {
     ///
     /// With --server the lunet there checks it, and says what it would change if it were applied.
     Check {
-        /// Configuration file
-        file: PathBuf,
+        /// Configuration file [default: that of this machine's service, /etc/lunet/lunet.toml]
+        file: Option<PathBuf>,
         #[command(flatten)]
         remote: Remote,
     },
@@ -38,10 +38,13 @@ pub enum ConfigCommand {
 
 pub fn run(command: ConfigCommand) -> Result<ExitCode> {
     match command {
-        ConfigCommand::Check { file, remote } => match remote.named(None)? {
-            Some(server) => check_there(&file, &server),
-            None => check(&file),
-        },
+        ConfigCommand::Check { file, remote } => {
+            let file = file.unwrap_or_else(|| control::Layout::of_service(|_| None).config);
+            match remote.named(None)? {
+                Some(server) => check_there(&file, &server),
+                None => check(&file),
+            }
+        }
         ConfigCommand::Apply { dry_run: false, rules } => {
             rules.change(|force, keep_sessions| Change::Apply { force, keep_sessions })
         }

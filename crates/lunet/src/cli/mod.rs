@@ -3,6 +3,7 @@
 mod bench;
 mod config;
 mod doctor;
+mod generator;
 mod job;
 mod parts;
 mod portal;
@@ -28,6 +29,7 @@ use serde::Serialize;
 pub use bench::{Bench, run as bench};
 pub use config::{ConfigCommand, run as config};
 pub use doctor::{Doctor, run as doctor};
+pub use generator::{Generator, run as generate};
 pub use parts::run as parts;
 pub use portal::{PortalCommand, run as portal};
 pub use remote::Remote;

@@ -1,6 +1,7 @@
 //! The control socket: how the commands ask and change a running server. A [`Client`] asks by its REST interface as well.
 //!
-//! A Unix socket that only its owner may use. A client sends one request, a line of JSON; the
+//! A Unix socket that only its owner may use. Members of the groups that the configuration names are asked to the Unix
+//! sockets of the REST interface beside it. A client sends one request, a line of JSON; the
 //! server sends one answer, a line of JSON, and closes the connection.
 //!
 //! ```text
@@ -20,7 +21,9 @@ mod server;
 use std::path::{Path, PathBuf};
 
 pub use client::Client;
-pub use place::{JOB_VARIABLE, PROGRESS_VARIABLE, SERVER_VARIABLE, VARIABLE, find};
+pub use place::{
+    ADMIN, JOB_VARIABLE, Layout, PROGRESS_VARIABLE, READ, SERVER_VARIABLE, VARIABLE, find,
+};
 pub use server::{Asker, ControlServer, Placed, Source, listen_for};
 
 /// The name of the socket in the data directory.
@@ -66,8 +69,8 @@ pub enum Error {
     )]
     NowhereRunning { places: Vec<PathBuf> },
     #[error(
-        "{path}: permission denied: only the user that runs lunet, and root, may use its control socket: run \
-         this as that user, or with sudo"
+        "{path}: permission denied: only the user that runs lunet, root, and members of the groups that `[control]` of \
+         its configuration names may ask it: run this as one of them, or with sudo"
     )]
     Denied { path: PathBuf },
     #[error("{path}: {}", silence(.error))]

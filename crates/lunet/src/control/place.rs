@@ -1,6 +1,8 @@
 //! Where the running server is, for a command that was not told.
 
+use std::ffi::{OsStr, OsString};
 use std::io::ErrorKind;
+use std::os::unix::ffi::OsStrExt;
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 
@@ -19,8 +21,45 @@ pub const PROGRESS_VARIABLE: &str = "LUNET_PROGRESS";
 /// The variable of a job's environment that has the number of the process whose job it is.
 pub const JOB_VARIABLE: &str = "LUNET_JOB_OF";
 
-/// Where the server of an installed system has its control socket.
+/// Where the server of an installed system has its control socket: the service's, and one that is told of its data
+/// directory alone.
 const SYSTEM: [&str; 2] = ["/run/lunet/lunet.sock", "/var/lib/lunet/lunet.sock"];
+
+/// The Unix socket of the REST interface for those who read, beside the control socket.
+pub const READ: &str = "read.sock";
+
+/// The same for those who do everything.
+pub const ADMIN: &str = "admin.sock";
+
+/// Where a server that was started as the machine's service has its files.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Layout {
+    /// The configuration file.
+    pub config: PathBuf,
+    /// The data directory, unless the configuration names another one.
+    pub data: PathBuf,
+    /// The control socket, unless the configuration names another one.
+    pub socket: PathBuf,
+}
+
+impl Layout {
+    /// The layout of the machine's service. `variable` reads the environment: a service manager names the directories
+    /// that it has made by `CONFIGURATION_DIRECTORY`, `STATE_DIRECTORY` and `RUNTIME_DIRECTORY` (systemd.exec(5)).
+    pub fn of_service(variable: impl Fn(&str) -> Option<OsString>) -> Self {
+        let directory = |name: &str, otherwise: &str| {
+            let named = variable(name).unwrap_or_default();
+            // Several are separated by colons; the first is the service's own.
+            let first = named.as_bytes().split(|byte| *byte == b':').next().unwrap_or_default();
+            let first = if first.is_empty() { otherwise.as_bytes() } else { first };
+            PathBuf::from(OsStr::from_bytes(first))
+        };
+        Self {
+            config: directory("CONFIGURATION_DIRECTORY", "/etc/lunet").join("lunet.toml"),
+            data: directory("STATE_DIRECTORY", "/var/lib/lunet"),
+            socket: default_path(&directory("RUNTIME_DIRECTORY", "/run/lunet")),
+        }
+    }
+}
 
 /// The control socket to ask: the one that was named (`socket`, or in `data`), or in the directory
 /// that the environment names, or of the server that runs in [`DEFAULT_DATA`], or else of the
@@ -74,6 +113,23 @@ mod tests {
         assert_eq!(found(path("/s"), path("/d"), path("/v")), Path::new("/s"));
         assert_eq!(found(None, path("/d"), path("/v")), Path::new("/d/lunet.sock"));
         assert_eq!(found(None, None, path("/v")), Path::new("/v/lunet.sock"));
+    }
+
+    #[test]
+    fn a_service_manager_names_the_directories() {
+        let layout = Layout::of_service(|_| None);
+        assert_eq!(layout.config, Path::new("/etc/lunet/lunet.toml"));
+        assert_eq!(layout.data, Path::new("/var/lib/lunet"));
+        assert_eq!(layout.socket, Path::new(SYSTEM[0]));
+        let layout = Layout::of_service(|name| {
+            Some(OsString::from(match name {
+                "CONFIGURATION_DIRECTORY" => "/c",
+                "STATE_DIRECTORY" => "/s:/t",
+                _ => "",
+            }))
+        });
+        assert_eq!((layout.config, layout.data), ("/c/lunet.toml".into(), "/s".into()));
+        assert_eq!(layout.socket, Path::new(SYSTEM[0]));
     }
 
     #[test]

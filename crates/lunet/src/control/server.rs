@@ -12,7 +12,7 @@ use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
 use lunet_api::{Answer, Code, Reply, Request, TOO_MANY, read_call};
-use rustix::fs::{FlockOperation, Mode, fchmod, flock};
+use rustix::fs::{FlockOperation, Mode, XattrFlags, fchmod, flock, setxattr};
 use socket2::{Domain, SockAddr, SockRef, Socket, Type};
 
 use super::{Error, check_length, line};
@@ -117,9 +117,45 @@ pub fn listen_for(path: &Path, group: u32) -> Result<(UnixListener, Placed), Err
     let placed = Placed(path.to_owned());
     let failed = |error: io::Error| Error::Group { path: path.to_owned(), group, error };
     // The group first: at no moment can another one connect.
-    std::os::unix::fs::chown(path, None, Some(group)).map_err(failed)?;
-    std::fs::set_permissions(path, Permissions::from_mode(0o660)).map_err(failed)?;
+    match std::os::unix::fs::chown(path, None, Some(group)) {
+        Ok(()) => {
+            std::fs::set_permissions(path, Permissions::from_mode(0o660)).map_err(failed)?;
+        }
+        // A service is of no such group, and has no capability to give it the socket.
+        Err(error) if error.kind() == ErrorKind::PermissionDenied => {
+            let_in(path, group).map_err(|_| failed(error))?;
+        }
+        Err(error) => return Err(failed(error)),
+    }
     Ok((listener, placed))
+}
+
+/// Lets a group use a socket of this user's by an access control list, which takes no privilege (acl(5)).
+fn let_in(path: &Path, group: u32) -> io::Result<()> {
+    // Tags of entries.
+    const USER_OBJ: u16 = 0x01;
+    const GROUP_OBJ: u16 = 0x04;
+    const GROUP: u16 = 0x08;
+    const MASK: u16 = 0x10;
+    const OTHER: u16 = 0x20;
+    const READ_WRITE: u16 = 6;
+    /// The id of an entry that has none.
+    const NOBODY: u32 = u32::MAX;
+    let entries = [
+        (USER_OBJ, READ_WRITE, NOBODY),
+        (GROUP_OBJ, 0, NOBODY),
+        (GROUP, READ_WRITE, group),
+        (MASK, READ_WRITE, NOBODY),
+        (OTHER, 0, NOBODY),
+    ];
+    // The kernel's form: the version, and the entries in the order of their tags, in little endian.
+    let mut list = 2u32.to_le_bytes().to_vec();
+    for (tag, permissions, id) in entries {
+        list.extend_from_slice(&tag.to_le_bytes());
+        list.extend_from_slice(&permissions.to_le_bytes());
+        list.extend_from_slice(&id.to_le_bytes());
+    }
+    Ok(setxattr(path, "system.posix_acl_access", &list, XattrFlags::empty())?)
 }
 
 /// The file of a socket, which goes with this.
@@ -258,5 +294,40 @@ fn send(stream: &mut UnixStream, reply: &Reply<Answer>, deadline: Instant) {
     if let Ok(line) = line::of(reply) {
         // A client that does not take its answer has only itself to blame.
         let _ = line::send(stream, line, deadline);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::fs::MetadataExt;
+    use std::os::unix::process::CommandExt;
+    use std::process::Command;
+
+    use tempfile::TempDir;
+
+    use super::*;
+
+    #[test]
+    fn a_group_is_let_in_without_owning_the_socket() {
+        let dir = TempDir::new().unwrap();
+        std::fs::set_permissions(dir.path(), Permissions::from_mode(0o755)).unwrap();
+        let path = dir.path().join("s");
+        let _listener = listen(&path).unwrap();
+        let before = path.metadata().unwrap();
+        let group = 4_711;
+        let_in(&path, group).unwrap();
+        let after = path.metadata().unwrap();
+        // The mask stands where the group's permissions do.
+        assert_eq!((before.mode() & 0o777, after.mode() & 0o777), (0o600, 0o660));
+        assert_eq!(before.gid(), after.gid());
+        if after.uid() != 0 {
+            return;
+        }
+        // Only root can be somebody else.
+        let may = |gid: u32| {
+            let mut test = Command::new("test");
+            test.arg("-w").arg(&path).uid(65_534).gid(gid).status().unwrap().success()
+        };
+        assert!(may(group) && !may(group + 1) && !may(before.gid()));
     }
 }

@@ -18,7 +18,7 @@ use zeroize::Zeroizing;
 use self::keeper::Teller;
 use self::link::{Ask, Reply, Setup, Text};
 use crate::audit::{Origin, Told};
-use crate::control::{Placed, listen_for};
+use crate::control::{ADMIN, Placed, READ, listen_for};
 use crate::plan::Plan;
 use crate::running::{Asked, Running};
 use crate::{holder, trouble, users};
@@ -28,10 +28,6 @@ pub use self::process::run;
 
 /// The folder of the interface in the data directory.
 const FOLDER: &str = "control";
-
-/// The Unix socket of those who read, and that of those who do everything, beside the control socket.
-const READ: &str = "read.sock";
-const ADMIN: &str = "admin.sock";
 
 /// Sockets of the interface that nobody serves yet.
 pub struct Ready {

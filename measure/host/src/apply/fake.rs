@@ -88,7 +88,7 @@ impl Fake {
     /// What it is, without the journal.
     pub fn state(&self) -> (String, Vec<(String, u32)>) {
         let mut tree = self.tree.borrow().clone();
-        tree.remove("/var/lib/lunet");
+        tree.remove(super::STATE);
         let modes = self.modes.borrow();
         let there =
             modes.iter().filter(|(path, mode)| **mode != 0o644 && tree.read(path).is_some());

@@ -6,8 +6,9 @@ use super::machine::{Fault, Kept, Machine};
 use super::step::Step;
 use crate::rules::{Effect, Profile, Setting};
 
-/// Where the journal is kept unless somebody says otherwise.
-pub const STATE: &str = "/var/lib/lunet/tune";
+/// Where the journal is kept unless somebody says otherwise: root's own, and not in the server's directory, whose user must
+/// not be able to say what root writes when it is taken back or applied again.
+pub const STATE: &str = "/var/lib/lunet-tune";
 
 /// How far it has come.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]

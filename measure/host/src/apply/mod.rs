@@ -4,6 +4,7 @@
 //! happens, a value that the kernel refuses, a crash, a reboot, `rollback` brings back exactly what
 //! was there.
 
+mod again;
 mod edit;
 mod file;
 mod journal;
@@ -17,6 +18,7 @@ mod trial;
 mod truenas;
 mod verify;
 
+pub use again::{Again, AgainError, again};
 pub use edit::{Edit, Key};
 pub use file::Content;
 pub use journal::{Entry, Journal, Layer, Owned, STATE, State};

@@ -1,6 +1,6 @@
 use super::fake::Fake;
+use super::{Again, AgainError, again, apply, rollback, script, verify};
 use super::{ApplyError, Content, Journal, Kept, LiveMachine, Machine, Options, STATE, State};
-use super::{apply, rollback, script, verify};
 use crate::plan::{Item, Plan, now};
 use crate::rules::{Profile, Setting};
 
@@ -224,7 +224,7 @@ fn read_only_missing_and_unwritable_are_named() {
     let error = told(|machine| *machine.read_only.borrow_mut() = Some("/etc/udev".into()), true);
     assert!(error.starts_with("/etc/udev/rules.d/90-lunet-tune.rules: read-only"), "{error}");
     let error = told(|machine| *machine.read_only.borrow_mut() = Some("/var".to_owned()), false);
-    let wanted = "the journal /var/lib/lunet/tune/journal.json cannot be written: read-only file \
+    let wanted = "the journal /var/lib/lunet-tune/journal.json cannot be written: read-only file \
                   system; nothing was changed";
     assert_eq!(error, wanted);
     let error = told(|machine| machine.overlay("- /sys/module/zfs"), false);
@@ -379,4 +379,45 @@ fn scripts_say_what_they_do() {
     }
     assert!(!text.contains("/etc/sysctl.d"), "{text}");
     assert!(text.contains("pcie_aspm=off\"}'"), "{text}");
+}
+
+/// A reboot forgets what was not made to persist, and a device may be gone.
+#[test]
+fn what_was_applied_is_set_again_after_a_reboot() {
+    let machine = fake();
+    assert_eq!(again(&machine, STATE), Ok(Again::default()), "nothing is applied");
+    let plan = plan_of(&machine, &["t.rmem", "t.sched", "t.ahead", "t.ring", "t.cmds"]);
+    apply(&machine, &plan, options(false, false)).expect("it works");
+    let whole = machine.state();
+    let held = Again { applied: true, ..Again::default() };
+    assert_eq!(again(&machine, STATE), Ok(held), "everything holds");
+    machine.overlay(
+        "/proc/sys/kernel/random/boot_id: one\n/proc/sys/net/core/rmem_max: 212992\n\
+         /sys/block/nvme0n1/queue/scheduler: [mq-deadline] kyber none\n\
+         /sys/block/nvme0n1/queue/read_ahead_kb: 128\n",
+    );
+    assert_ne!(machine.state(), whole);
+    let done = again(&machine, STATE).expect("it works");
+    assert_eq!((done.set.len(), &done.failed[..]), (3, &[][..]), "{done:?}");
+    assert_eq!(machine.state(), whole);
+    // What fails keeps nothing else from being set.
+    machine.overlay("/proc/sys/net/core/rmem_max: 212992\n/sys/block/nvme0n1/queue/scheduler: [mq-deadline] none\n");
+    machine.revive();
+    machine.fail_at.set(Some(machine.changes.get()));
+    let done = again(&machine, STATE).expect("it works");
+    assert_eq!((done.set.len(), done.failed.len()), (1, 1), "{done:?}");
+    assert!(verify(&machine, STATE).expect("it can look").drift.len() == 1);
+}
+
+#[test]
+fn nothing_is_set_again_of_half_an_apply() {
+    let machine = fake();
+    apply(&machine, &plan_of(&machine, &["t.rmem"]), options(false, false)).expect("it works");
+    let mut journal = Journal::read(&machine, STATE).expect("it can").expect("it is there");
+    journal.state = State::Applying;
+    journal.write(&machine, STATE).expect("it can");
+    machine.overlay("/proc/sys/net/core/rmem_max: 1\n");
+    let before = machine.state();
+    assert_eq!(again(&machine, STATE), Err(AgainError::Interrupted));
+    assert_eq!(machine.state(), before);
 }

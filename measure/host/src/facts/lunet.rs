@@ -175,10 +175,11 @@ fn socket(source: &dyn Source, pid: i64, listens: Option<&str>) -> Option<String
     if let Some(path) = listens {
         return Some(whole(path));
     }
-    let data = option("data").unwrap_or("lunet-data");
-    Some(match option("socket") {
-        Some(path) => whole(path),
-        None => format!("{}/lunet.sock", whole(data)),
+    Some(match (option("socket"), option("data")) {
+        (Some(path), _) => whole(path),
+        // By the layout of the machine's service.
+        (None, _) if words.contains(&"--service") => "/run/lunet/lunet.sock".to_owned(),
+        (None, data) => format!("{}/lunet.sock", whole(data.unwrap_or("lunet-data"))),
     })
 }
 

@@ -1,4 +1,4 @@
-//! `lunet tune apply`, `verify`, `rollback` and `script`
+//! `lunet tune apply`, `verify`, `reapply`, `rollback` and `script`
 
 use std::fmt::Write;
 use std::process::ExitCode;
@@ -40,6 +40,12 @@ pub struct VerifyArgs {
     /// Print the answer as JSON
     #[arg(long)]
     json: bool,
+}
+
+#[derive(Args)]
+pub struct ReapplyArgs {
+    #[command(flatten)]
+    kept: Kept,
 }
 
 #[derive(Args)]
@@ -136,6 +142,26 @@ pub fn verify(args: &VerifyArgs) -> Result<ExitCode> {
     }
     print(&out)?;
     Ok(code)
+}
+
+pub fn reapply(args: &ReapplyArgs) -> Result<ExitCode> {
+    let _lock = Lock::take(&args.kept.state)?;
+    let done = apply::again(&LiveMachine, &args.kept.state)?;
+    let mut out = String::new();
+    for what in &done.set {
+        let _ = writeln!(out, "Set again: {what}");
+    }
+    if !done.applied {
+        out.push_str("Nothing is applied.\n");
+    } else if done.set.is_empty() && done.failed.is_empty() {
+        out.push_str("Everything holds.\n");
+    }
+    print(&out)?;
+    if done.failed.is_empty() {
+        return Ok(ExitCode::SUCCESS);
+    }
+    let failed: Vec<String> = done.failed.iter().map(ToString::to_string).collect();
+    bail!("these could not be set again:\n{}", failed.join("\n"))
 }
 
 pub fn rollback(args: &RollbackArgs) -> Result<ExitCode> {

@@ -5,6 +5,7 @@ mod facts;
 mod plan;
 mod prove;
 
+use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
@@ -47,6 +48,12 @@ pub enum TuneCommand {
     ///
     /// Exit code 0: it holds, or nothing is applied; 2: something is not as it was set.
     Verify(apply::VerifyArgs),
+    /// Set again what was applied and no longer holds, as after a reboot
+    ///
+    /// The service `lunet-reapply` does this at boot. Files that were changed since are left alone.
+    /// Exit code 0: all of it holds, or nothing is applied; 1: something could not be set.
+    #[command(verbatim_doc_comment)]
+    Reapply(apply::ReapplyArgs),
     /// Restore what was there before the first `apply`, persistent files included
     Rollback(apply::RollbackArgs),
     /// Print the plan as a shell script
@@ -133,6 +140,7 @@ pub fn run(command: TuneCommand, remote: &Remote) -> Result<ExitCode> {
         TuneCommand::Plan(args) => plan::plan(&args),
         TuneCommand::Apply(args) => apply::apply(&args),
         TuneCommand::Verify(args) => apply::verify(&args),
+        TuneCommand::Reapply(args) => apply::reapply(&args),
         TuneCommand::Rollback(args) => apply::rollback(&args),
         TuneCommand::Script(args) => apply::script(&args),
         TuneCommand::Prove(args) => prove::prove(&args),
@@ -184,6 +192,7 @@ impl OwnRules {
         let mut loader = Loader::default().with_own()?;
         let own = Path::new(OWN_RULES);
         if here && own.is_dir() {
+            roots_own(own)?;
             loader = loader.with_folder(own)?;
         }
         if let Some(folder) = &self.rules {
@@ -191,6 +200,24 @@ impl OwnRules {
         }
         Ok(loader.finish())
     }
+}
+
+/// Refuses rules that somebody else than root has made: what they say is done as root. The user of the service owns
+/// the folder above.
+fn roots_own(folder: &Path) -> Result<()> {
+    let files = folder.read_dir().with_context(|| format!("cannot read {}", folder.display()))?;
+    let files = files.map(|file| file.map(|file| file.path())).collect::<Result<Vec<_>, _>>()?;
+    for path in std::iter::once(folder).chain(files.iter().map(PathBuf::as_path)) {
+        let name = path.display();
+        let found = path.metadata().with_context(|| format!("cannot look at {name}"))?;
+        if found.uid() != 0 || found.mode() & 0o022 != 0 {
+            bail!(
+                "{name}: rules are root's, and nobody else may write them: `chown root {name} && chmod go-w {name}` \
+                 once you have read it"
+            );
+        }
+    }
+    Ok(())
 }
 
 impl Selected {

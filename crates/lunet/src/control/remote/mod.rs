@@ -3,12 +3,14 @@
 //! Nothing but the server that was named gets the token: its certificate is judged before anything is sent, redirects are
 //! not followed, and no proxy is used.
 
+mod local;
 mod routes;
 mod tls;
 
 use std::fmt;
 use std::io::ErrorKind;
-use std::path::PathBuf;
+use std::os::unix::net::UnixStream;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -24,7 +26,7 @@ use ureq::unversioned::resolver::DefaultResolver;
 use ureq::unversioned::transport::{Connector, TcpConnector};
 use zeroize::Zeroizing;
 
-use super::Error;
+use super::{ADMIN, Error, READ};
 use crate::config::CONTROL_PORT;
 use routes::Asked;
 pub use tls::{Fingerprint, Trust};
@@ -177,11 +179,18 @@ struct Received {
     body: Vec<u8>,
 }
 
+/// What a Unix socket is asked at: its clients are where it is.
+const HERE: &str = "http://localhost";
+
 /// Where a REST interface is, who asks it, and how it shows who it is.
 #[derive(Clone)]
 pub struct Remote {
+    /// As it is shown: an address, or the path of a Unix socket.
     server: String,
-    token: Zeroizing<String>,
+    /// What paths are appended to.
+    base: String,
+    /// None over a Unix socket: the kernel says who asks.
+    token: Option<Zeroizing<String>>,
     agent: ureq::Agent,
 }
 
@@ -202,17 +211,22 @@ impl Remote {
         if token.is_empty() || !token.bytes().all(|byte| byte.is_ascii_graphic()) {
             return Err(wrong(Trouble::Token));
         }
-        let config = ureq::Agent::config_builder()
-            .http_status_as_error(false)
-            .max_redirects(0)
-            .max_redirects_will_error(false)
-            .proxy(None)
-            .max_idle_age(IDLE)
-            .user_agent(concat!("lunet/", env!("CARGO_PKG_VERSION")))
-            .build();
         let connector = TcpConnector::default().chain(tls::Secure(tls));
-        let agent = ureq::Agent::with_parts(config, connector, DefaultResolver::default());
-        Ok(Self { server: base, token, agent })
+        let agent = ureq::Agent::with_parts(settings(), connector, DefaultResolver::default());
+        Ok(Self { server: base.clone(), base, token: Some(token), agent })
+    }
+
+    /// The REST interface at a Unix socket beside this control socket, if this user may use one: that of administrators
+    /// before that of those who read. `trusted` says whether whoever listens there is to be asked.
+    pub(super) fn beside(control: &Path, trusted: fn(&UnixStream) -> bool) -> Option<Self> {
+        let places = [ADMIN, READ].map(|name| control.with_file_name(name));
+        let path = places
+            .into_iter()
+            .find(|path| UnixStream::connect(path).is_ok_and(|stream| trusted(&stream)))?;
+        let server = path.display().to_string();
+        let connector = local::Local { path, trusted };
+        let agent = ureq::Agent::with_parts(settings(), connector, local::Nowhere);
+        Some(Self { server, base: HERE.to_owned(), token: None, agent })
     }
 
     /// The address.
@@ -283,14 +297,16 @@ impl Remote {
     /// Sends a request.
     fn exchange(&self, asked: &Asked, changes: bool) -> Result<Received, Trouble> {
         let unsendable = |_| Trouble::Token;
-        let bearer = Zeroizing::new(format!("Bearer {}", *self.token));
-        let mut bearer = HeaderValue::from_str(&bearer).map_err(|_| Trouble::Token)?;
-        // It is not shown where headers are.
-        bearer.set_sensitive(true);
-        let request = ureq::http::Request::builder()
+        let mut request = ureq::http::Request::builder()
             .method(asked.method)
-            .uri(format!("{}{}", self.server, asked.path))
-            .header(AUTHORIZATION, bearer);
+            .uri(format!("{}{}", self.base, asked.path));
+        if let Some(token) = &self.token {
+            let bearer = Zeroizing::new(format!("Bearer {}", **token));
+            let mut bearer = HeaderValue::from_str(&bearer).map_err(|_| Trouble::Token)?;
+            // It is not shown where headers are.
+            bearer.set_sensitive(true);
+            request = request.header(AUTHORIZATION, bearer);
+        }
         let wait = if changes { LONG_TIME } else { TIME };
         let sent = match (asked.method, &asked.body) {
             ("GET" | "DELETE", _) => {
@@ -331,6 +347,18 @@ impl Remote {
             .timeout_recv_body(Some(TIME))
             .build()
     }
+}
+
+/// How HTTP is spoken.
+fn settings() -> ureq::config::Config {
+    ureq::Agent::config_builder()
+        .http_status_as_error(false)
+        .max_redirects(0)
+        .max_redirects_will_error(false)
+        .proxy(None)
+        .max_idle_age(IDLE)
+        .user_agent(concat!("lunet/", env!("CARGO_PKG_VERSION")))
+        .build()
 }
 
 /// Several lines that no terminal takes for commands.
