@@ -80,6 +80,20 @@ enum Command {
         #[command(subcommand)]
         command: cli::TuneCommand,
     },
+    /// Show the version, and with --json what was built in
+    Version(cli::Version),
+    /// Write what a bug report needs into a file, without secrets
+    ///
+    /// The configuration, the machine, what the doctor finds, statistics, sessions and the log of the
+    /// service. It is a tar archive of texts that can be read first; it says what is in it.
+    #[command(verbatim_doc_comment)]
+    Support(cli::Support),
+    /// Print the script by which a shell completes commands, and the names of volumes and targets
+    #[command(hide = true)]
+    Completions(cli::Completions),
+    /// Write the manual pages
+    #[command(hide = true)]
+    Man(cli::Man),
     /// Write a drop-in of lunet.service from the configuration, for systemd
     #[command(hide = true)]
     SystemdGenerator(cli::Generator),
@@ -145,6 +159,7 @@ impl Serve {
 }
 
 fn main() -> ExitCode {
+    cli::answer_a_shell::<Cli>();
     let Cli { remote, command } = Cli::parse();
     if is_nobodys() {
         return ExitCode::FAILURE;
@@ -172,6 +187,10 @@ fn main() -> ExitCode {
         Command::Doctor(options) => cli::doctor(&options, &remote),
         Command::Bench(options) => cli::bench(&options, &remote),
         Command::Tune { command } => cli::tune(command, &remote),
+        Command::Version(options) => cli::version(&options),
+        Command::Support(options) => cli::support(&options),
+        Command::Completions(options) => cli::completions(&options),
+        Command::Man(options) => cli::man::<Cli>(&options),
         Command::SystemdGenerator(options) => cli::generate(&options),
     };
     let code = result.unwrap_or_else(|error| {

@@ -1,17 +1,21 @@
 //! The commands that speak to a running lunet, and those that look at the machine.
 
 mod bench;
+mod complete;
 mod config;
 mod doctor;
 mod generator;
 mod job;
+mod man;
 mod parts;
 mod portal;
 mod prompt;
 mod remote;
 mod sessions;
+mod support;
 mod target;
 mod tune;
+mod version;
 mod volume;
 mod watch;
 
@@ -27,15 +31,19 @@ use lunet_iscsi::printable::printable_json;
 use serde::Serialize;
 
 pub use bench::{Bench, run as bench};
+pub use complete::{Completions, answer_a_shell, run as completions};
 pub use config::{ConfigCommand, run as config};
 pub use doctor::{Doctor, run as doctor};
 pub use generator::{Generator, run as generate};
+pub use man::{Man, run as man};
 pub use parts::run as parts;
 pub use portal::{PortalCommand, run as portal};
 pub use remote::Remote;
 pub use sessions::{Sessions, run as sessions};
+pub use support::{Support, run as support};
 pub use target::{TargetCommand, run as target};
 pub use tune::{TuneCommand, run as tune};
+pub use version::{Version, run as version};
 pub use volume::{VolumeCommand, run as volume};
 pub use watch::{Stats, Top, Verdict, stats, top, verdict};
 

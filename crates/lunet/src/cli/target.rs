@@ -9,7 +9,7 @@ use lunet::control::Client;
 use lunet::tables;
 use lunet_api::{Change, NewSecret, NewUser};
 
-use super::{Ask, Forced, Rules, answer, prompt};
+use super::{Ask, Forced, Rules, answer, complete, prompt};
 
 #[derive(Subcommand)]
 pub enum TargetCommand {
@@ -38,6 +38,7 @@ pub enum TargetCommand {
     /// Allow initiators, or NVMe hosts, to use a target; the first entry of a list excludes all others
     Allow {
         /// Target
+        #[arg(add = complete::target())]
         target: String,
         /// Names (`*` matches anything), addresses and networks of initiators; or NQNs of hosts
         #[arg(value_name = "INITIATOR", required = true)]
@@ -48,6 +49,7 @@ pub enum TargetCommand {
     /// Remove initiators, or NVMe hosts, from a target's list, and end their sessions
     Deny {
         /// Target
+        #[arg(add = complete::target())]
         target: String,
         /// Entries of the list
         #[arg(value_name = "INITIATOR", required = true)]
@@ -58,6 +60,7 @@ pub enum TargetCommand {
     /// Open a target that has no access list to every initiator
     Open {
         /// Target
+        #[arg(add = complete::target())]
         target: String,
         #[command(flatten)]
         ask: Ask,
@@ -70,11 +73,13 @@ pub enum TargetCommand {
     /// Map a volume to a LUN of a target
     Map {
         /// Target
+        #[arg(add = complete::target())]
         target: String,
         /// LUN, 0 to 16383
         #[arg(value_parser = lun)]
         lun: u16,
         /// Volume
+        #[arg(add = complete::volume())]
         volume: String,
         #[command(flatten)]
         with: Forced,
@@ -82,6 +87,7 @@ pub enum TargetCommand {
     /// Unmap a LUN of a target, and keep its volume
     Unmap {
         /// Target
+        #[arg(add = complete::target())]
         target: String,
         /// LUN
         #[arg(value_parser = lun)]
@@ -96,6 +102,7 @@ pub enum UserCommand {
     /// List the CHAP users and the files of their secrets, never the secrets
     List {
         /// Target [default: all]
+        #[arg(add = complete::target())]
         target: Option<String>,
         #[command(flatten)]
         ask: Ask,
@@ -103,6 +110,7 @@ pub enum UserCommand {
     /// Add a user; the secret is prompted for, or read from standard input if that is not a terminal
     Add {
         /// Target
+        #[arg(add = complete::target())]
         target: String,
         /// Name of the user
         name: String,
@@ -121,6 +129,7 @@ pub enum UserCommand {
     /// Remove a user, and end its sessions
     Remove {
         /// Target
+        #[arg(add = complete::target())]
         target: String,
         /// Name of the user
         name: String,

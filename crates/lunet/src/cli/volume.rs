@@ -9,7 +9,7 @@ use lunet::control::Client;
 use lunet::{config, tables, units};
 use lunet_api::{Change, NewVolume};
 
-use super::{Ask, Forced, Sure, answer, width};
+use super::{Ask, Forced, Sure, answer, complete, width};
 
 #[derive(Subcommand)]
 pub enum VolumeCommand {
@@ -49,6 +49,7 @@ pub enum VolumeCommand {
     /// Grow a volume; omit SIZE for a block device that has grown
     Resize {
         /// Volume
+        #[arg(add = complete::volume())]
         name: String,
         /// New size, such as 20GiB
         #[arg(value_name = "SIZE", value_parser = units::parse_size)]
@@ -59,6 +60,7 @@ pub enum VolumeCommand {
     /// Reopen the storage of a volume after a failed write-back, so that it can be flushed again
     Reopen {
         /// Volume
+        #[arg(add = complete::volume())]
         name: String,
         #[command(flatten)]
         ask: Ask,
@@ -66,6 +68,7 @@ pub enum VolumeCommand {
     /// Create the file of a volume again, empty, after it was lost
     Recreate {
         /// Volume
+        #[arg(add = complete::volume())]
         name: String,
         #[command(flatten)]
         sure: Sure,
@@ -75,6 +78,7 @@ pub enum VolumeCommand {
     /// Accept the file or device that has replaced a volume's own, as it is
     Adopt {
         /// Volume
+        #[arg(add = complete::volume())]
         name: String,
         #[command(flatten)]
         sure: Sure,
@@ -84,7 +88,7 @@ pub enum VolumeCommand {
     /// Delete a volume with its LUNs and its data, or a snapshot
     Delete {
         /// Volume, or NAME@SNAPSHOT
-        #[arg(value_name = "NAME[@SNAPSHOT]")]
+        #[arg(add = complete::volume(), value_name = "NAME[@SNAPSHOT]")]
         name: String,
         /// Keep the data
         #[arg(long)]
@@ -97,7 +101,7 @@ pub enum VolumeCommand {
     /// Take a snapshot of a volume
     Snapshot {
         /// Volume, and the name of the snapshot
-        #[arg(value_name = "NAME@SNAPSHOT", value_parser = with_snapshot)]
+        #[arg(add = complete::volume(), value_name = "NAME@SNAPSHOT", value_parser = with_snapshot)]
         name: (String, String),
         #[command(flatten)]
         ask: Ask,
@@ -105,6 +109,7 @@ pub enum VolumeCommand {
     /// List the snapshots of a volume, or of all
     Snapshots {
         /// Volume
+        #[arg(add = complete::volume())]
         name: Option<String>,
         #[command(flatten)]
         ask: Ask,
@@ -112,7 +117,7 @@ pub enum VolumeCommand {
     /// Create a volume from the content of another one, or of a snapshot
     Clone {
         /// Volume or snapshot to copy
-        #[arg(value_name = "NAME[@SNAPSHOT]")]
+        #[arg(add = complete::volume(), value_name = "NAME[@SNAPSHOT]")]
         source: String,
         /// Name of the new volume
         new: String,
@@ -122,7 +127,7 @@ pub enum VolumeCommand {
     /// Roll a volume back to a snapshot; later writes are lost
     Rollback {
         /// Volume and snapshot
-        #[arg(value_name = "NAME@SNAPSHOT", value_parser = with_snapshot)]
+        #[arg(add = complete::volume(), value_name = "NAME@SNAPSHOT", value_parser = with_snapshot)]
         name: (String, String),
         #[command(flatten)]
         sure: Sure,

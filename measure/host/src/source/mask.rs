@@ -170,8 +170,8 @@ fn scripts(text: &str) -> String {
     format!("{json}\n")
 }
 
-/// Any text without secrets.
-pub(super) fn text(content: &str) -> String {
+/// Any text without secrets: the value after a name that says that it is one is masked.
+pub fn text(content: &str) -> String {
     let mut out = String::with_capacity(content.len());
     for line in content.split_inclusive('\n') {
         mask_line(&mut out, line);

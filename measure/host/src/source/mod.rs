@@ -13,8 +13,8 @@ mod tree;
 
 pub use command::{Command, Output};
 pub use live::Live;
-pub use mask::MASK;
 pub(crate) use mask::Masked;
+pub use mask::{MASK, text as masked};
 pub use recorder::Recorder;
 pub use text::ParseError;
 pub use tree::{OpenError, Tree};

@@ -1,0 +1,209 @@
+//! `lunet support`: what a report of a bug needs, in one file, without secrets.
+
+use std::collections::BTreeSet;
+use std::fs::{self, OpenOptions};
+use std::io::{ErrorKind, Write};
+use std::os::unix::fs::OpenOptionsExt;
+use std::path::{Path, PathBuf};
+use std::process::{Command, ExitCode};
+
+use anyhow::{Context, Result, bail};
+use clap::Args;
+use lunet::control::{Client, Layout};
+use lunet::{tables, units, watch};
+use lunet_host::capture::capture;
+use lunet_host::doctor::{self, Checks};
+use lunet_host::facts::facts;
+use lunet_host::rules::Loader;
+use lunet_host::source::{Live, MASK, Source, masked};
+use serde::Serialize;
+
+use super::{Where, print, version};
+
+/// Lines of the log.
+const LINES: &str = "2000";
+
+/// Keys of the configuration whose values are secrets, and those that name a file with one.
+const SECRETS: [&str; 3] = ["secret", "controller-secret", "tls-key"];
+
+#[derive(Args)]
+pub struct Support {
+    /// File to write [default: lunet-support-DATE.tar]
+    #[arg(value_name = "FILE")]
+    file: Option<PathBuf>,
+    /// Unit of the service whose log is taken
+    #[arg(long, value_name = "UNIT", default_value = "lunet.service")]
+    unit: String,
+    /// Configuration file whose secrets are masked everywhere, besides the running lunet's
+    #[arg(long, value_name = "FILE")]
+    config: Option<PathBuf>,
+    #[command(flatten)]
+    place: Where,
+}
+
+/// A file of the bundle.
+struct Member {
+    name: &'static str,
+    what: &'static str,
+    text: String,
+}
+
+pub fn run(options: &Support) -> Result<ExitCode> {
+    let now = Live.now().and_then(|now| u64::try_from(now).ok()).unwrap_or_default();
+    let client = options.place.client();
+    let mut members = Vec::new();
+    let mut add = |name, what, text: Result<String>| {
+        // What there is not is said, so that nobody looks for it.
+        let text = text.unwrap_or_else(|error| format!("not there: {error:#}\n"));
+        members.push(Member { name, what, text });
+    };
+    add("version.json", "version and build", Ok(format!("{:#}\n", version::about())));
+    let mut named = BTreeSet::from([Layout::of_service(|_| None).config]);
+    named.extend(options.config.clone());
+    match &client {
+        Ok(client) => {
+            if let Ok(shown) = client.config() {
+                named.insert(PathBuf::from(&shown.file));
+                add("lunet.toml", "configuration, without secrets", Ok(masked(&shown.text)));
+            }
+            add("stats.json", "statistics", json(client.stats()));
+            add("verdict.txt", "what binds the server now", verdict(client));
+            add("sessions.json", "sessions", json(client.sessions()));
+            add("volumes.json", "volumes", json(client.volumes()));
+            add("targets.json", "targets", json(client.targets()));
+            add("portals.json", "portals", json(client.portals()));
+        }
+        Err(error) => {
+            add("server.txt", "why no running lunet was asked", Ok(format!("{error:#}\n")))
+        }
+    }
+    let found = facts(&Live);
+    let rules = Loader::default().with_own()?.finish();
+    let machine = capture(&Live, &rules).map(|(tree, _)| tree.to_text());
+    add("machine.txt", "the machine, as of `lunet tune capture`", machine.map_err(Into::into));
+    let report =
+        Checks::embedded().map(|checks| doctor::page(&doctor::examine(&found, &checks), true));
+    add("doctor.txt", "what `lunet doctor --verbose` says", report.map_err(Into::into));
+    add("log.txt", "the last lines of the service's log", log(&options.unit));
+    let secrets = known(&named);
+    for member in &mut members {
+        member.text = without(&member.text, &secrets);
+    }
+    let default = || {
+        PathBuf::from(format!("lunet-support-{}.tar", units::date(now).replace([' ', ':'], "-")))
+    };
+    write(&options.file.clone().unwrap_or_else(default), &members, now)
+}
+
+fn json<T: Serialize>(answer: Result<T, lunet::control::Error>) -> Result<String> {
+    Ok(serde_json::to_string_pretty(&answer?)? + "\n")
+}
+
+fn verdict(client: &Client) -> Result<String> {
+    let before = watch::look(client)?;
+    std::thread::sleep(std::time::Duration::from_secs(1));
+    let told = lunet_verdict::between(&before, &watch::look(client)?);
+    Ok(told.as_ref().map(tables::verdict).unwrap_or_default())
+}
+
+fn log(unit: &str) -> Result<String> {
+    let output = Command::new("journalctl")
+        .args(["--no-pager", "--output=short-iso", "--lines", LINES, "--unit", unit])
+        .output()
+        .context("journalctl")?;
+    Ok(masked(&String::from_utf8_lossy(&output.stdout)))
+}
+
+/// The secrets in these configurations, and in the files that they name, as far as this user may read them.
+fn known(files: &BTreeSet<PathBuf>) -> BTreeSet<String> {
+    let mut all = BTreeSet::new();
+    for file in files {
+        let Ok(text) = fs::read_to_string(file) else { continue };
+        let Ok(table) = text.parse::<toml::Table>() else { continue };
+        let folder = file.parent().unwrap_or(Path::new("."));
+        table.iter().for_each(|(key, value)| gather(&mut all, folder, key, value));
+    }
+    // A word that is everywhere is no secret, and masking it would leave nothing to read.
+    all.retain(|secret| secret.len() >= 4);
+    all
+}
+
+fn gather(all: &mut BTreeSet<String>, folder: &Path, key: &str, value: &toml::Value) {
+    match value {
+        toml::Value::Table(table) => {
+            table.iter().for_each(|(key, value)| gather(all, folder, key, value));
+        }
+        toml::Value::Array(list) => list.iter().for_each(|value| gather(all, folder, key, value)),
+        toml::Value::String(text) if SECRETS.contains(&key) => drop(all.insert(text.clone())),
+        toml::Value::String(text)
+            if key.strip_suffix("-file").is_some_and(|key| SECRETS.contains(&key)) =>
+        {
+            let secret = fs::read_to_string(folder.join(text)).unwrap_or_default();
+            all.insert(secret.trim().to_owned());
+        }
+        _ => {}
+    }
+}
+
+fn without(text: &str, secrets: &BTreeSet<String>) -> String {
+    secrets.iter().fold(text.to_owned(), |text, secret| text.replace(secret, MASK))
+}
+
+fn write(path: &Path, members: &[Member], time: u64) -> Result<ExitCode> {
+    let mut archive = Vec::new();
+    for member in members {
+        entry(
+            &mut archive,
+            &format!("lunet-support/{}", member.name),
+            member.text.as_bytes(),
+            time,
+        );
+    }
+    // Two empty blocks are the end.
+    archive.resize(archive.len() + 2 * BLOCK, 0);
+    let name = path.display();
+    let mut options = OpenOptions::new();
+    let created = options.write(true).create_new(true).mode(0o600).open(path);
+    match created.and_then(|mut file| file.write_all(&archive)) {
+        Err(error) if error.kind() == ErrorKind::AlreadyExists => {
+            bail!("{name} already exists: name another file, or remove it")
+        }
+        other => other.with_context(|| format!("cannot write {name}"))?,
+    }
+    let mut out =
+        format!("wrote {name}, for you to look at and to send; nothing was sent. It has:\n");
+    for Member { name, what, text } in members {
+        let size = units::size(text.len() as u64);
+        out.push_str(&format!("  {name:<14} {size:>10}  {what}\n"));
+    }
+    out.push_str(
+        "Passwords, secrets, keys and serial numbers are masked (***). Names and addresses of machines, initiators and \
+         volumes are not.\n",
+    );
+    print(&out)?;
+    Ok(ExitCode::SUCCESS)
+}
+
+/// The unit of a tar archive, in bytes.
+const BLOCK: usize = 512;
+
+/// A file of an archive, in the form `ustar` (POSIX pax(1)).
+fn entry(archive: &mut Vec<u8>, name: &str, text: &[u8], time: u64) {
+    let mut header = [0; BLOCK];
+    let mut put = |at: usize, bytes: &[u8]| header[at..at + bytes.len()].copy_from_slice(bytes);
+    put(0, name.as_bytes());
+    put(100, b"0000600\0");
+    put(108, b"0000000\0");
+    put(116, b"0000000\0");
+    put(124, format!("{:011o}\0", text.len()).as_bytes());
+    put(136, format!("{time:011o}\0").as_bytes());
+    // The sum is made with spaces in its place.
+    put(148, b"        ");
+    put(156, b"0");
+    put(257, b"ustar\x0000");
+    let sum: u32 = header.iter().map(|byte| u32::from(*byte)).sum();
+    header[148..156].copy_from_slice(format!("{sum:06o}\0 ").as_bytes());
+    archive.extend_from_slice(&header);
+    archive.extend_from_slice(text);
+    archive.resize(archive.len().next_multiple_of(BLOCK), 0);
+}
