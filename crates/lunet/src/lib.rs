@@ -13,6 +13,7 @@ pub mod exposure;
 mod failures;
 pub mod holder;
 pub mod identity;
+mod kept;
 pub mod live;
 pub mod log;
 mod manager;

@@ -2,7 +2,9 @@
 //! (sd_notify(3)).
 
 use std::env;
-use std::io;
+use std::io::{self, IoSlice};
+use std::mem::MaybeUninit;
+use std::os::fd::BorrowedFd;
 use std::os::linux::net::SocketAddrExt;
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::net::{SocketAddr, UnixDatagram};
@@ -12,6 +14,7 @@ use std::thread::{self, JoinHandle};
 use std::time::Duration;
 
 use lunet_api::Stats;
+use rustix::net::{SendAncillaryBuffer, SendAncillaryMessage, SendFlags, sendmsg};
 use rustix::time::{ClockId, clock_gettime};
 
 use crate::running::Asked;
@@ -46,6 +49,32 @@ impl Manager {
         if let Some(socket) = &self.socket {
             let _ = socket.send(state.as_bytes());
         }
+    }
+
+    /// True if there is one.
+    pub fn is_there(&self) -> bool {
+        self.socket.is_some()
+    }
+
+    /// Has it keep a socket by this name while this service is started anew (`FDSTORE`). One that keeps none closes it.
+    pub fn keep(&self, name: &str, socket: BorrowedFd<'_>) {
+        let Some(manager) = &self.socket else { return };
+        let text = format!("FDSTORE=1\nFDNAME={name}");
+        let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
+        let mut ancillary = SendAncillaryBuffer::new(&mut space);
+        let sockets = [socket];
+        let sent = ancillary.push(SendAncillaryMessage::ScmRights(&sockets));
+        let text = [IoSlice::new(text.as_bytes())];
+        if !sent || sendmsg(manager, &text, &mut ancillary, SendFlags::empty()).is_err() {
+            tracing::warn!(
+                "the service manager does not keep {name}: clients are refused during a restart"
+            );
+        }
+    }
+
+    /// Has it close the socket that it keeps by this name.
+    pub fn keep_no_more(&self, name: &str) {
+        self.tell(&format!("FDSTOREREMOVE=1\nFDNAME={name}"));
     }
 
     /// Everything is open, and all portals are listened on.

@@ -2,6 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs::{self, File, Metadata};
+use std::net::SocketAddr;
 use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -26,6 +27,7 @@ use crate::config::{
     Provisioning, Reach, Server, Subsystem, Volume,
 };
 use crate::control::ControlServer;
+use crate::kept::Kept;
 use crate::live::{Open, Served};
 use crate::manager::Manager;
 use crate::opening::{self, How, Unserved};
@@ -61,6 +63,8 @@ pub fn serve(options: &Options) -> Result<()> {
     // Before any thread starts, so that an early signal ends the server in good order too.
     let mut signals = Signals::catch().context("cannot catch signals")?;
     check_tls(&plan.config)?;
+    let manager = Manager::from_environment();
+    let mut kept = Kept::begin(&manager);
     // Dropped after all that is in the data directory: a start that fails leaves nothing behind.
     let (opened, mut made) = Opened::new(options, plan)?;
     let mut control = ControlServer::bind(opened.socket())?;
@@ -72,7 +76,7 @@ pub fn serve(options: &Options) -> Result<()> {
     made.keep();
     #[cfg(feature = "control")]
     let page = start_page(page, &running)?;
-    let manager = Manager::from_environment();
+    kept.settle(&addresses(&running));
     manager.ready();
     let watch = manager.watch(running.asked()).context("cannot start the watchdog's thread")?;
     for note in running.notes() {
@@ -87,7 +91,7 @@ pub fn serve(options: &Options) -> Result<()> {
     log::say(shown.map(|first| format!("{first}\n")).as_ref().unwrap_or(&ready));
     #[cfg(feature = "control")]
     page.iter().flat_map(|page| &page.lines).for_each(|line| log::say(&format!("{line}\n")));
-    wait(&mut signals, &running, &manager)?;
+    wait(&mut signals, &running, (&manager, &mut kept))?;
     drop(watch);
     manager.stopping();
     signals.at_once().context("cannot catch a second signal")?;
@@ -111,8 +115,13 @@ fn start_page(found: rest::Found, running: &Running) -> Result<Option<rest::Serv
 
 /// Does what signals ask for. Waits for the one that ends the server, or for the failure of an
 /// event loop.
-fn wait(signals: &mut Signals, running: &Running, manager: &Manager) -> Result<()> {
+fn wait(
+    signals: &mut Signals,
+    running: &Running,
+    (manager, kept): (&Manager, &mut Kept),
+) -> Result<()> {
     loop {
+        kept.settle(&addresses(running));
         match signals.wait(Some(CHECK)).context("cannot wait for signals")? {
             Some(Wish::Stop) => {
                 tracing::info!("a signal to stop: finishing what runs");
@@ -129,6 +138,12 @@ fn wait(signals: &mut Signals, running: &Running, manager: &Manager) -> Result<(
             return Ok(());
         }
     }
+}
+
+/// Where it is listened on now.
+fn addresses(running: &Running) -> Vec<SocketAddr> {
+    let portals = running.asked().portals().into_iter();
+    portals.filter_map(|portal| portal.address.parse().ok()).collect()
 }
 
 pub(crate) fn start_log(level: LogLevel) -> Result<()> {

@@ -181,12 +181,18 @@ impl Ring {
 
     /// Closes the listener with this token. Connections of it that were not reported yet are closed.
     pub fn remove_listener(&mut self, token: Token) {
-        driver!(self, d => d.stop_accepting(|listening| listening == token));
+        driver!(self, d => d.stop_accepting(|listening| listening == token, true));
     }
 
     /// Closes all listeners. Connections that were not reported yet are closed.
     pub fn stop_accepting(&mut self) {
-        driver!(self, d => d.stop_accepting(|_| true));
+        driver!(self, d => d.stop_accepting(|_| true, true));
+    }
+
+    /// Accepts no more, and leaves the sockets to whoever has a copy of them: they listen on, and connections wait there.
+    /// Those that were accepted and not reported yet are closed.
+    pub fn leave_listeners(&mut self) {
+        driver!(self, d => d.stop_accepting(|_| true, false));
     }
 
     /// Takes over a connected stream socket.

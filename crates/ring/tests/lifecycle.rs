@@ -11,7 +11,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use common::{Loop, is_open, link_of, scratch, split};
+use common::{Loop, descriptors, is_open, link_of, scratch, split};
 use lunet_ring::{Config, Driver, DriverChoice, Event, Token, TxChain};
 
 fn connections_are_reported_with_their_peers(config: Config) {
@@ -56,6 +56,26 @@ fn after_stop_accepting_connections_are_refused(config: Config) {
         assert!(l.poll().is_none());
     }
     drop(TcpListener::bind(to).expect("the port is free again"));
+}
+
+fn who_has_a_copy_of_a_listener_that_is_left_gets_its_connections(config: Config) {
+    let mut l = Loop::new(&config);
+    let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
+    let copy = listener.try_clone().expect("a copy");
+    let link = link_of(&listener);
+    l.ring.add_listener(listener, Token(1));
+    assert!(l.poll().is_none());
+    l.ring.leave_listeners();
+    let deadline = Instant::now() + Duration::from_secs(20);
+    while descriptors(&link) > 1 {
+        assert!(Instant::now() < deadline, "the listener was not closed");
+        assert!(l.poll().is_none());
+    }
+    let to = copy.local_addr().expect("bound");
+    let client = TcpStream::connect(to).expect("it listens");
+    copy.set_nonblocking(false).expect("set");
+    let (_, from) = copy.accept().expect("the connection is there");
+    assert_eq!(Some(from), client.local_addr().ok());
 }
 
 fn one_listener_of_two_is_removed(config: Config) {
@@ -237,6 +257,7 @@ for_each_driver!(
     timers_end_in_order_and_not_before_their_time,
     connections_are_reported_with_their_peers,
     after_stop_accepting_connections_are_refused,
+    who_has_a_copy_of_a_listener_that_is_left_gets_its_connections,
     one_listener_of_two_is_removed,
     no_call_of_wake_is_lost,
     a_wait_ends_at_its_timeout,

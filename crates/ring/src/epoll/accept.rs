@@ -33,14 +33,16 @@ impl Epoll {
         })
     }
 
-    /// Closes the listeners with these tokens.
-    pub(crate) fn stop_accepting(&mut self, which: impl Fn(Token) -> bool) {
+    /// Closes the listeners with these tokens; with `shut`, also for others who have a copy of the socket.
+    pub(crate) fn stop_accepting(&mut self, which: impl Fn(Token) -> bool, shut: bool) {
         let all = self.listeners.iter_mut().filter(|(_, listener)| which(listener.token));
         let all: Vec<u32> = all.map(|(index, _)| index).collect();
         for index in all {
             if let Some(listener) = self.listeners.remove_at(index) {
                 self.poll.remove(listener.socket.as_raw_fd());
-                sys::shutdown(listener.socket.as_raw_fd(), std::net::Shutdown::Both);
+                if shut {
+                    sys::shutdown(listener.socket.as_raw_fd(), std::net::Shutdown::Both);
+                }
             }
         }
     }

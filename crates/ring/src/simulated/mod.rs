@@ -97,7 +97,7 @@ impl Simulated {
         Ok(())
     }
 
-    pub(crate) fn stop_accepting(&mut self, mut which: impl FnMut(Token) -> bool) {
+    pub(crate) fn stop_accepting(&mut self, mut which: impl FnMut(Token) -> bool, _shut: bool) {
         let net = simulated::part::<Net>();
         self.listeners.retain(|accepting| {
             let goes = which(accepting.token);
@@ -164,7 +164,7 @@ impl Simulated {
 
 impl Drop for Simulated {
     fn drop(&mut self) {
-        self.stop_accepting(|_| true);
+        self.stop_accepting(|_| true, true);
         let keys = self.sockets.keys(|_| true);
         for key in keys {
             self.close_socket(crate::SocketId(key));

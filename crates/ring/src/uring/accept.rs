@@ -43,8 +43,8 @@ impl Uring {
         Ok(())
     }
 
-    /// Closes the listeners with these tokens.
-    pub(crate) fn stop_accepting(&mut self, which: impl Fn(Token) -> bool) {
+    /// Closes the listeners with these tokens; with `shut`, also for others who have a copy of the socket.
+    pub(crate) fn stop_accepting(&mut self, which: impl Fn(Token) -> bool, shut: bool) {
         let mut gone = Vec::new();
         for (index, listener) in self.listeners.iter_mut() {
             if !which(listener.token) || listener.state == State::Stopped {
@@ -55,8 +55,10 @@ impl Uring {
                 continue;
             }
             listener.state = State::Stopped;
-            // Refuses new connections at once; the descriptor is closed after the cancellation.
-            sys::shutdown(listener.socket.as_raw_fd(), Shutdown::Both);
+            if shut {
+                // Refuses new connections at once; the descriptor is closed after the cancellation.
+                sys::shutdown(listener.socket.as_raw_fd(), Shutdown::Both);
+            }
             self.queue.push_cancel(Kind::Accept.user_data(index));
         }
         for index in gone {

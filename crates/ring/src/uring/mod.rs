@@ -236,7 +236,7 @@ impl Drop for Uring {
     /// disk operation that a device has begun cannot be cancelled: its end is waited for.
     fn drop(&mut self) {
         self.ending = true;
-        self.stop_accepting(|_| true);
+        self.stop_accepting(|_| true, true);
         self.close_all_sockets();
         self.end_all_watches();
         self.cancel_all_disks();

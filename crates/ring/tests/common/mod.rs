@@ -178,8 +178,13 @@ pub fn pattern(len: usize, seed: u64) -> Vec<u8> {
 
 /// True while this process has the socket or file with this link in `/proc/self/fd`.
 pub fn is_open(link: &std::path::Path) -> bool {
-    let entries = std::fs::read_dir("/proc/self/fd").expect("procfs");
-    entries.flatten().any(|entry| std::fs::read_link(entry.path()).is_ok_and(|l| l == link))
+    descriptors(link) > 0
+}
+
+/// How many descriptors of this process have this link.
+pub fn descriptors(link: &std::path::Path) -> usize {
+    let entries = std::fs::read_dir("/proc/self/fd").expect("procfs").flatten();
+    entries.filter(|entry| std::fs::read_link(entry.path()).is_ok_and(|l| l == link)).count()
 }
 
 /// The link of a descriptor, which names its socket.

@@ -8,6 +8,7 @@ use rustix::time::{ClockId, clock_gettime};
 use super::Shard;
 use crate::conn::{ConnId, Phase};
 use crate::front::{Front, FrontConn};
+use crate::inherited;
 use crate::mail::{Mail, Owed};
 use crate::stats::{ShardLoad, ShardStats};
 
@@ -94,7 +95,11 @@ impl<F: Front> Shard<F> {
             return;
         }
         self.stopping = Some(self.front.exec.storage.now + grace);
-        self.front.exec.storage.ring.stop_accepting();
+        // Where the next run gets the sockets, clients wait for it.
+        match inherited::are_kept() {
+            true => self.front.exec.storage.ring.leave_listeners(),
+            false => self.front.exec.storage.ring.stop_accepting(),
+        }
         self.stop_rdma();
         let slots: Vec<ConnId> = self.conns.iter().map(|(slot, _)| slot).collect();
         for slot in slots {
