@@ -2,7 +2,7 @@
 
 IQN=iqn.2026-11.local.lunet:lab
 INITIATOR=iqn.2026-11.local.lab:initiator
-LUNET=/host/lunet LUNET_RUN=/run/lunet LUNET_DATA=/var/lib/lab
+LUNET=/run/programs/lunet LUNET_RUN=/run/lunet LUNET_DATA=/var/lib/lab
 
 # fio with every written block verified (CRC32C of each block), on a file or device: PATH SIZE [fio options]
 verified() {
@@ -98,15 +98,16 @@ clear_up() {
     true
 }
 
-. /host/guest/words.sh
-. /host/guest/lunet.sh
-. /host/guest/target.sh
-. /host/guest/initiator.sh
-. /host/guest/nvme.sh
-. /host/guest/tls.sh
-. /host/guest/stas.sh
-. /host/guest/multipath.sh
-. /host/guest/network.sh
-. /host/guest/zfs.sh
-. /host/guest/rdma.sh
-. /host/guest/speed.sh
+HELPERS=${BASH_SOURCE%/*}
+. "$HELPERS/words.sh"
+. "$HELPERS/lunet.sh"
+. "$HELPERS/target.sh"
+. "$HELPERS/initiator.sh"
+. "$HELPERS/nvme.sh"
+. "$HELPERS/tls.sh"
+. "$HELPERS/stas.sh"
+. "$HELPERS/multipath.sh"
+. "$HELPERS/network.sh"
+. "$HELPERS/zfs.sh"
+. "$HELPERS/rdma.sh"
+. "$HELPERS/speed.sh"

@@ -17,7 +17,7 @@ for unit in /etc/systemd/system/lunet-*.service; do
     sed -n 's/^ExecStart=-\{0,1\}//p' "$unit" | bash -e
 done
 
-tune() { /host/lunet tune "$@"; }
+tune() { /run/programs/lunet tune "$@"; }
 
 pool_new() { zfs_pool; }
 pool_again() { udevadm settle; zpool import -f -a; }

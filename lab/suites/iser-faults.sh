@@ -32,12 +32,12 @@ login_by() {
 }
 
 # One of the raw initiator's trials: TRIAL [NUMBER]
-raw() { (ulimit -l unlimited && exec /host/iser $HERE $PORTAL $IQN "$@"); }
+raw() { (ulimit -l unlimited && exec /run/programs/iser $HERE $PORTAL $IQN "$@"); }
 
 # Starts a raw initiator with commands under way, as $raw.
 raw_holds() {
     rm -f /run/raw
-    (ulimit -l unlimited && exec /host/iser $HERE $PORTAL $IQN hold) >/run/raw 2>&1 &
+    (ulimit -l unlimited && exec /run/programs/iser $HERE $PORTAL $IQN hold) >/run/raw 2>&1 &
     raw=$!
     within 20 grep -q holding /run/raw
 }

@@ -171,12 +171,12 @@ says_why() {
 }
 
 test_a_low_limit_of_locked_memory_is_named() {
-    hindered <<<'ulimit -l 64; exec setpriv --bounding-set -ipc_lock --inh-caps -ipc_lock /host/lunet "$@"'
+    hindered <<<'ulimit -l 64; exec setpriv --bounding-set -ipc_lock --inh-caps -ipc_lock /run/programs/lunet "$@"'
     says_why 'this process may lock 0 MiB' iser-locked-memory
 }
 
 test_a_missing_library_is_named() {
-    hindered <<<'exec unshare -m bash -c "mount --bind /dev/null /usr/lib/x86_64-linux-gnu/libibverbs.so.1 && exec /host/lunet \"\$@\"" sh "$@"'
+    hindered <<<'exec unshare -m bash -c "mount --bind /dev/null /usr/lib/x86_64-linux-gnu/libibverbs.so.1 && exec /run/programs/lunet \"\$@\"" sh "$@"'
     says_why 'libibverbs.so.1 cannot be opened' iser-library
 }
 

@@ -20,7 +20,7 @@ served() { nvme_start portals=$PORTAL over=rdma "$@"; }
 rdma_attach() { way=rdma attach $PORTAL "$@"; }
 
 # One of the raw host's trials: TRIAL [NUMBER]
-raw() { (ulimit -l unlimited && exec /host/nvme-rdma $HERE $PORTAL $NQN "$@"); }
+raw() { (ulimit -l unlimited && exec /run/programs/nvme-rdma $HERE $PORTAL $NQN "$@"); }
 
 # A load that is going on goes on: NAME
 goes_on() {

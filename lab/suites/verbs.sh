@@ -14,7 +14,7 @@ trial() {
     before=$(rdma resource)
     (
         ulimit -l unlimited
-        /host/verbs $ADDRESS "$@"
+        /run/programs/verbs $ADDRESS "$@"
     ) >/run/trial || { cat /run/trial; return 1; }
     after=$(rdma resource)
     same "$after" "$before" "left behind"
@@ -25,11 +25,11 @@ test_without_libraries_one_sentence_says_so() {
     # Another root without them: the program's own libraries are those of the guest.
     mkdir -p /run/bare/{lib,lib64,usr/lib/x86_64-linux-gnu}
     local file
-    for file in $(ldd /host/verbs | grep -o '/lib[^ ]*'); do
+    for file in $(ldd /run/programs/verbs | grep -o '/lib[^ ]*'); do
         mkdir -p "/run/bare${file%/*}"
         cp "$file" "/run/bare$file"
     done
-    cp /host/verbs /run/bare/
+    cp /run/programs/verbs /run/bare/
     fails chroot /run/bare /verbs $ADDRESS facts 2>/run/said
     grep -q 'libibverbs.so.1 cannot be opened.*install rdma-core' /run/said
     same "$(wc -l </run/said)" 1
@@ -44,7 +44,7 @@ test_device_port_and_gid() {
 
 test_an_address_without_a_device() {
     lunet_only "about lunet's own library"
-    says 'no RDMA device carries the address 10.0.2.15' /host/verbs 10.0.2.15 no-device
+    says 'no RDMA device carries the address 10.0.2.15' /run/programs/verbs 10.0.2.15 no-device
 }
 
 test_messages_both_ways() { trial talk 1000; }
@@ -92,14 +92,14 @@ test_limit_of_locked_memory() {
     (
         ulimit -l 1024
         says '32 MiB of memory cannot be registered with rxe0, because this process may lock 1 MiB' \
-            setpriv --reuid=nobody --clear-groups --inh-caps=-all /host/verbs $ADDRESS locked
+            setpriv --reuid=nobody --clear-groups --inh-caps=-all /run/programs/verbs $ADDRESS locked
     )
 }
 
 test_link_down_is_told() {
     lunet_only "about lunet's own library"
     ip link set rdma0 down
-    /host/verbs $ADDRESS link-down >/run/said || { ip link set rdma0 up; cat /run/said; return 1; }
+    /run/programs/verbs $ADDRESS link-down >/run/said || { ip link set rdma0 up; cat /run/said; return 1; }
     ip link set rdma0 up
     note "$(cat /run/said)"
     trial talk 10
@@ -108,7 +108,7 @@ test_link_down_is_told() {
 # Starts a trial that stays, as $held, when it has a connection.
 held() {
     rm -f /run/held
-    (ulimit -l unlimited && exec /host/verbs $ADDRESS "$1") >/run/held 2>&1 &
+    (ulimit -l unlimited && exec /run/programs/verbs $ADDRESS "$1") >/run/held 2>&1 &
     held=$!
     within 20 grep -q holding /run/held
 }
