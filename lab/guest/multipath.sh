@@ -1,5 +1,11 @@
 # dm-multipath, with the settings that docs/multipath.md recommends. Sourced by lib.sh.
 
+# Has udev use rules that init has masked: NAME ...
+udev_rules() {
+    rm -f "${@/#//run/udev/rules.d/}"
+    udevadm control --reload
+}
+
 # Starts multipathd with the page's settings, and what makes it quick besides: [a further line for `defaults` ...]
 multipath_start() {
     modprobe -a dm_multipath dm_service_time scsi_dh_alua

@@ -6,6 +6,8 @@
 # client: dm-multipath
 # minutes: 3
 
+suite_setup() { udev_rules 55-scsi-sg3_id.rules 58-scsi-sg3_symlink.rules 60-multipath.rules; }
+
 # The target with a portal group for each wire, two sessions, and the map over their disks: sets $disk and $map. [STATE-OF-GROUP-2]
 begin() {
     local n
