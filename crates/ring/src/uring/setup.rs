@@ -2,13 +2,36 @@
 
 use std::io;
 
-use io_uring::{IoUring, Parameters};
+use io_uring::register::Restriction;
+use io_uring::squeue::Flags;
+use io_uring::{IoUring, Parameters, opcode};
 
 use crate::{Arena, Config};
 
 /// The most places in the table of registered files. Sockets and files beyond it are used by
 /// their descriptors, which costs a little more per operation.
 const MAX_FIXED_FILES: u32 = 4096;
+
+/// `IORING_REGISTER_FILES_UPDATE` of linux/io_uring.h: the only registration once a ring is in use.
+const FILES_UPDATE: u8 = 6;
+
+/// The operations that the driver submits. A ring does no other ones, whoever asks: it cannot open files nor connect.
+const OPERATIONS: [u8; 14] = [
+    opcode::Accept::CODE,
+    opcode::AsyncCancel::CODE,
+    opcode::Fallocate::CODE,
+    opcode::Fsync::CODE,
+    opcode::Nop::CODE,
+    opcode::PollAdd::CODE,
+    opcode::Read::CODE,
+    opcode::ReadFixed::CODE,
+    opcode::Recv::CODE,
+    opcode::RecvMsg::CODE,
+    opcode::Send::CODE,
+    opcode::SendMsg::CODE,
+    opcode::Write::CODE,
+    opcode::WriteFixed::CODE,
+];
 
 /// An instance and what could be had for it.
 pub(super) struct Setup {
@@ -44,6 +67,9 @@ pub(super) fn setup(config: &Config, arena: &Arena, notes: &mut Vec<String>) -> 
     }
     let fixed_buffers = register_arena(&ring, arena, notes);
     let fixed_files = register_table(&ring);
+    restrict(&ring, notes);
+    // By the thread that submits.
+    ring.submitter().register_enable_rings()?;
     Ok(Setup {
         ring,
         deferred: level == Level::Deferred,
@@ -59,7 +85,8 @@ fn build(entries: u32) -> io::Result<(IoUring, Level)> {
     for level in [Level::Deferred, Level::Cooperative, Level::Plain] {
         let mut builder = IoUring::builder();
         let entries = entries.max(8);
-        builder.setup_clamp().setup_cqsize(entries.saturating_mul(4));
+        // Until it is restricted.
+        builder.setup_clamp().setup_cqsize(entries.saturating_mul(4)).setup_r_disabled();
         if level != Level::Plain {
             builder.setup_coop_taskrun().setup_submit_all().setup_taskrun_flag();
         }
@@ -108,6 +135,16 @@ fn register_arena(ring: &IoUring, arena: &Arena, notes: &mut Vec<String>) -> boo
     }
 }
 
+/// Has a ring that is not enabled yet do what the driver does, and nothing else.
+fn restrict(ring: &IoUring, notes: &mut Vec<String>) {
+    let mut all: Vec<Restriction> = OPERATIONS.map(Restriction::sqe_op).into();
+    all.push(Restriction::sqe_flags_allowed(Flags::FIXED_FILE.bits()));
+    all.push(Restriction::register_op(FILES_UPDATE));
+    if let Err(error) = ring.submitter().register_restrictions(&mut all) {
+        notes.push(format!("the operations of io_uring are not restricted ({error})"));
+    }
+}
+
 /// The kernel allows no more places than the process may have descriptors.
 fn register_table(ring: &IoUring) -> u32 {
     let mut size = MAX_FIXED_FILES;
@@ -118,4 +155,39 @@ fn register_table(ring: &IoUring) -> u32 {
         size /= 2;
     }
     0
+}
+
+#[cfg(test)]
+mod tests {
+    use io_uring::types;
+
+    use super::*;
+
+    /// What a ring answers to one operation.
+    fn answer(ring: &mut IoUring, entry: io_uring::squeue::Entry) -> i32 {
+        // SAFETY: the operations here refer to no memory, or to such as lives for ever.
+        unsafe { ring.submission().push(&entry) }.expect("there is room");
+        ring.submit_and_wait(1).expect("the ring takes it");
+        ring.completion().next().expect("it is done").result()
+    }
+
+    #[test]
+    fn a_ring_does_what_the_driver_does_and_nothing_else() {
+        let Ok((mut ring, _)) = build(8) else { return eprintln!("skipped: no io_uring here") };
+        let mut notes = Vec::new();
+        restrict(&ring, &mut notes);
+        assert_eq!(notes, [""; 0]);
+        ring.submitter().register_enable_rings().expect("it is the first time");
+        assert_eq!(answer(&mut ring, opcode::Nop::new().build()), 0);
+        let fd = types::Fd(libc::AT_FDCWD);
+        let open = opcode::OpenAt::new(fd, c"/etc/hostname".as_ptr()).build();
+        let socket = opcode::Socket::new(libc::AF_INET, libc::SOCK_STREAM, 0).build();
+        let linked = opcode::Nop::new().build().flags(Flags::IO_LINK);
+        for entry in [open, socket, linked] {
+            assert_eq!(answer(&mut ring, entry), -libc::EACCES);
+        }
+        assert!(ring.submitter().register_files_sparse(4).is_err());
+        let again = ring.submitter().register_restrictions(&mut [Restriction::sqe_op(18)]);
+        assert!(again.is_err(), "restrictions stay as they are");
+    }
 }
