@@ -282,9 +282,10 @@ fn what_is_only_foretold_leaves_no_trace() -> Result<()> {
     Ok(())
 }
 
-/// The process of the interface, once it is another one than `not`.
+/// The process of the interface, which the server's helper has started, once it is another one than `not`.
 fn process_of(server: &Server, not: Option<Pid>) -> Result<Pid> {
-    child_of(server.pid(), "serve-rest", not)
+    let helper = child_of(server.pid(), "serve-helper", None)?;
+    child_of(helper.as_raw_nonzero().get().try_into()?, "serve-rest", not)
 }
 
 /// A child of a process that runs this command of lunet, once there is one other than `not`.

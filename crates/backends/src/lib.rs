@@ -45,6 +45,7 @@ use std::sync::Arc;
 use lunet_block::Backend;
 use lunet_ring::{Payload, Ring};
 
+pub use device::{Opener, open_devices_with};
 pub use disk::{disk_token, parse_disk_token};
 pub use error::OpenError;
 pub use lock::holding;

@@ -10,6 +10,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use rustix::fs::MemfdFlags;
+use serde::{Deserialize, Serialize};
 
 /// Where the names of zvols lead to their devices.
 const NAMES: &str = "/dev/zvol";
@@ -20,6 +21,21 @@ const SYSTEM: [&str; 3] = ["/usr/sbin", "/sbin", "/usr/local/sbin"];
 /// The longest name of a dataset, `zfs(8)`.
 const MAX_NAME: usize = 255;
 
+/// The arguments that list the snapshots of a volume, without its name.
+const LIST: [&str; 11] = [
+    "list",
+    "-H",
+    "-p",
+    "-t",
+    "snapshot",
+    "-d",
+    "1",
+    "-s",
+    "createtxg",
+    "-o",
+    "name,creation,used",
+];
+
 /// What is read of the command's output, in bytes.
 const MAX_OUTPUT: u64 = 16 << 20;
 
@@ -27,7 +43,7 @@ const MAX_OUTPUT: u64 = 16 << 20;
 const MAX_DEPTH: usize = 50;
 
 /// Why something could not be done with a ZFS volume, in one sentence.
-#[derive(Debug, thiserror::Error)]
+#[derive(Debug, thiserror::Error, Serialize, Deserialize)]
 #[expect(missing_docs, reason = "the variants' messages say what they and their fields mean")]
 pub enum ZfsError {
     #[error(
@@ -46,7 +62,7 @@ pub enum ZfsError {
     #[error("{command}: no answer within {} seconds; see what zpool status says", limit.as_secs())]
     Hangs { command: String, limit: Duration },
     #[error("{command}: {error}")]
-    Io { command: String, error: io::Error },
+    Io { command: String, error: String },
     #[error("{command}: its answer cannot be understood: {line}")]
     Answer { command: String, line: String },
 }
@@ -146,9 +162,15 @@ pub struct ZfsSnapshot {
 
 /// The `zfs` command.
 #[derive(Clone, Debug)]
-pub struct Zfs {
-    program: PathBuf,
-    limit: Duration,
+pub struct Zfs(By);
+
+/// Has the command run with these arguments in another process, and gives what it has printed.
+pub type Elsewhere = fn(&[&str]) -> Result<String, ZfsError>;
+
+#[derive(Clone, Debug)]
+enum By {
+    Program { program: PathBuf, limit: Duration },
+    Elsewhere(Elsewhere),
 }
 
 impl Zfs {
@@ -164,12 +186,30 @@ impl Zfs {
             places.extend(SYSTEM.map(PathBuf::from));
         }
         match places.iter().map(|place| place.join("zfs")).find(|file| file.is_file()) {
-            Some(program) => Ok(Self { program, limit }),
+            Some(program) => Ok(Self(By::Program { program, limit })),
             None => {
                 let places: Vec<_> = places.iter().map(|p| p.display().to_string()).collect();
                 Err(ZfsError::NoCommand { places: places.join(":") })
             }
         }
+    }
+
+    /// The command, run by another process.
+    pub fn elsewhere(run: Elsewhere) -> Self {
+        Self(By::Elsewhere(run))
+    }
+
+    /// Runs the command for another process, if the arguments are such as a function here gives it. Gives what it has
+    /// printed.
+    ///
+    /// # Errors
+    /// As [`snapshot`](Self::snapshot), and [`ZfsError::Refused`] for other arguments.
+    pub fn run_checked(&self, arguments: &[&str]) -> Result<String, ZfsError> {
+        if is_known(arguments) {
+            return self.run(arguments);
+        }
+        let message = "lunet does not run this".to_owned();
+        Err(ZfsError::Refused { command: command(arguments), message })
     }
 
     /// Keeps the present content of a volume: `zfs snapshot`.
@@ -227,8 +267,7 @@ impl Zfs {
     /// # Errors
     /// As [`snapshot`](Self::snapshot).
     pub fn snapshots(&self, volume: &Dataset) -> Result<Vec<ZfsSnapshot>, ZfsError> {
-        let arguments = ["list", "-H", "-p", "-t", "snapshot", "-d", "1", "-s", "createtxg"];
-        let arguments = [&arguments[..], &["-o", "name,creation,used", &volume.0]].concat();
+        let arguments = [&LIST[..], &[&volume.0]].concat();
         let text = self.run(&arguments)?;
         text.lines().map(|line| self.listed(&arguments, volume, line)).collect()
     }
@@ -253,12 +292,16 @@ impl Zfs {
     /// Runs the command to its end, and gives what it has printed. Without a shell; its
     /// messages are to be in English.
     fn run(&self, arguments: &[&str]) -> Result<String, ZfsError> {
-        let fail = |error| ZfsError::Io { command: command(arguments), error };
+        let (program, limit) = match &self.0 {
+            By::Program { program, limit } => (program, *limit),
+            By::Elsewhere(run) => return run(arguments),
+        };
+        let fail = |error: io::Error| failed(arguments, &error);
         // In memory, so that a child cannot be held up by a full pipe nor hold us up by an open one.
         let output = || rustix::fs::memfd_create("zfs", MemfdFlags::CLOEXEC).map(File::from);
         let mut out = output().map_err(|e| fail(e.into()))?;
         let mut err = output().map_err(|e| fail(e.into()))?;
-        let status = self.wait(arguments, &out, &err)?;
+        let status = wait(program, arguments, (&out, &err), limit)?;
         let text = read_back(&mut out).map_err(fail)?;
         if status.success() {
             return Ok(text);
@@ -268,37 +311,67 @@ impl Zfs {
         let message = if said.is_empty() { status.to_string() } else { said.join(" ") };
         Err(ZfsError::Refused { command: command(arguments), message })
     }
+}
 
-    fn wait(&self, arguments: &[&str], out: &File, err: &File) -> Result<ExitStatus, ZfsError> {
-        let fail = |error| ZfsError::Io { command: command(arguments), error };
-        let mut child = Command::new(&self.program)
-            .args(arguments)
-            .env("LC_ALL", "C")
-            .stdin(Stdio::null())
-            .stdout(out.try_clone().map_err(fail)?)
-            .stderr(err.try_clone().map_err(fail)?)
-            .spawn()
-            .map_err(fail)?;
-        let start = Instant::now();
-        let mut pause = Duration::from_millis(1);
-        loop {
-            if let Some(status) = child.try_wait().map_err(fail)? {
-                return Ok(status);
-            }
-            if start.elapsed() >= self.limit {
-                // It may be stuck in the kernel and not even die: do not wait for that.
-                drop(child.kill());
-                thread::sleep(pause);
-                drop(child.try_wait());
-                return Err(ZfsError::Hangs { command: command(arguments), limit: self.limit });
-            }
-            thread::sleep(pause);
-            pause = (pause * 2).min(Duration::from_millis(50));
+fn wait(
+    program: &Path,
+    arguments: &[&str],
+    (out, err): (&File, &File),
+    limit: Duration,
+) -> Result<ExitStatus, ZfsError> {
+    let fail = |error: io::Error| failed(arguments, &error);
+    let mut child = Command::new(program)
+        .args(arguments)
+        .env("LC_ALL", "C")
+        .stdin(Stdio::null())
+        .stdout(out.try_clone().map_err(fail)?)
+        .stderr(err.try_clone().map_err(fail)?)
+        .spawn()
+        .map_err(fail)?;
+    let start = Instant::now();
+    let mut pause = Duration::from_millis(1);
+    loop {
+        if let Some(status) = child.try_wait().map_err(fail)? {
+            return Ok(status);
         }
+        if start.elapsed() >= limit {
+            // It may be stuck in the kernel and not even die: do not wait for that.
+            drop(child.kill());
+            thread::sleep(pause);
+            drop(child.try_wait());
+            return Err(ZfsError::Hangs { command: command(arguments), limit });
+        }
+        thread::sleep(pause);
+        pause = (pause * 2).min(Duration::from_millis(50));
     }
 }
 
-fn command(arguments: &[&str]) -> String {
+/// Whether these are arguments that a function of [`Zfs`] makes: of a volume, or of a snapshot of one.
+fn is_known(arguments: &[&str]) -> bool {
+    let is_volume = |name: &str| Dataset::new(name).is_ok();
+    let is_snapshot = |name: &str| {
+        let Some((volume, snapshot)) = name.split_once('@') else { return false };
+        is_volume(volume) && is_part(snapshot) && name.len() <= MAX_NAME
+    };
+    match arguments {
+        ["snapshot" | "rollback", name] => is_snapshot(name),
+        ["destroy", name] => is_snapshot(name) || is_volume(name),
+        ["clone", of, to] => is_snapshot(of) && is_volume(to),
+        ["set", size, name] => {
+            let size = size.strip_prefix("volsize=").unwrap_or_default();
+            size.parse::<u64>().is_ok_and(|bytes| bytes.to_string() == size) && is_volume(name)
+        }
+        [list @ .., name] => list == LIST && is_volume(name),
+        [] => false,
+    }
+}
+
+fn failed(arguments: &[&str], error: &io::Error) -> ZfsError {
+    ZfsError::Io { command: command(arguments), error: error.to_string() }
+}
+
+/// The command with its arguments, as it is told of.
+pub fn command(arguments: &[&str]) -> String {
     format!("zfs {}", arguments.join(" "))
 }
 

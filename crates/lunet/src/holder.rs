@@ -4,13 +4,21 @@ use std::fs;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::path::Path;
 
+use crate::helper;
+
 /// What to say when an address is in use: who has it, as far as we may know, and what to do.
 /// `file` is the configuration that asks for the address, if one does; else `option` of `lunet serve` names another one.
 pub fn in_use(address: SocketAddr, file: Option<&Path>, option: &str) -> String {
-    sentence(address, who(address).as_deref(), file, option)
+    sentence(address, known(address).as_deref(), file, option)
 }
 
-fn who(address: SocketAddr) -> Option<String> {
+/// The program that listens at an address, as far as this process may know, or the helper.
+fn known(address: SocketAddr) -> Option<String> {
+    if helper::is_there() { helper::holder(address) } else { who(address) }
+}
+
+/// The program that listens at an address, as far as this process may know.
+pub(crate) fn who(address: SocketAddr) -> Option<String> {
     let tables = ["/proc/net/tcp", "/proc/net/tcp6"].map(fs::read_to_string);
     let inode = tables.iter().flatten().find_map(|table| inode(table, address));
     inode.and_then(|inode| holder(Path::new("/proc"), &inode))
@@ -18,7 +26,7 @@ fn who(address: SocketAddr) -> Option<String> {
 
 /// The same for a command that asks for the address.
 pub fn taken(address: SocketAddr) -> String {
-    let (who, stop) = words(who(address).as_deref());
+    let (who, stop) = words(known(address).as_deref());
     format!(
         "cannot listen on {address}: {who} listens there already: {stop}, or take another address"
     )

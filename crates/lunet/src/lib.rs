@@ -11,6 +11,7 @@ pub mod config;
 pub mod control;
 pub mod exposure;
 mod failures;
+pub mod helper;
 pub mod holder;
 pub mod identity;
 mod kept;
@@ -28,12 +29,14 @@ pub mod record;
 #[cfg(feature = "control")]
 pub mod rest;
 pub mod running;
+pub mod sandbox;
 mod second;
 pub mod secrets;
 pub mod serve;
 pub mod signals;
 #[cfg(feature = "tools")]
 pub mod tables;
+mod talk;
 mod trouble;
 pub mod units;
 mod users;

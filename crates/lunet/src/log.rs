@@ -18,6 +18,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use lunet_iscsi::printable::is_printable;
+use lunet_os::role::Role;
 use rustix::io::Errno;
 use tracing::level_filters::LevelFilter;
 use tracing::{Level, Metadata};
@@ -226,9 +227,12 @@ fn outlet<S: AsFd + 'static>(
         Some(_) => Outlet::for_journal(),
         None => Outlet::default(),
     });
-    let write = move || match journal {
-        Some(socket) => outlet.write_all(&Sink::<S>::Journal(socket)),
-        None => outlet.write_all(&Sink::Stream(stream())),
+    let write = move || {
+        lunet_os::role::enter(Role::Log);
+        match journal {
+            Some(socket) => outlet.write_all(&Sink::<S>::Journal(socket)),
+            None => outlet.write_all(&Sink::Stream(stream())),
+        }
     };
     thread::Builder::new().name(name.into()).spawn(write)?;
     Ok(outlet)

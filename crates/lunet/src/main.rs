@@ -39,6 +39,9 @@ enum Command {
     /// Find the links and drives that data passes, for the lunet that starts this
     #[command(name = lunet::parts::COMMAND, hide = true)]
     Parts,
+    /// Do for the lunet that starts this what it may not do itself
+    #[command(name = lunet::helper::COMMAND, hide = true)]
+    ServeHelper,
     /// Check, reload or show the configuration
     Config {
         #[command(subcommand)]
@@ -135,6 +138,9 @@ struct Serve {
     /// /run/lunet/lunet.sock, unless the service manager or the configuration names others
     #[arg(long)]
     service: bool,
+    /// User to become before anything is read: the data directory and the configuration are that user's. Root starts it
+    #[arg(long, value_name = "USER")]
+    user: Option<String>,
 }
 
 impl Serve {
@@ -154,6 +160,7 @@ impl Serve {
             create: self.create,
             open: self.open,
             service: self.service.then(|| Layout::of_service(|name| std::env::var_os(name))),
+            user: self.user,
         }
     }
 }
@@ -176,6 +183,7 @@ fn main() -> ExitCode {
         #[cfg(feature = "control")]
         Command::ServeRest => lunet::rest::run().map(|()| ExitCode::SUCCESS),
         Command::Parts => cli::parts(),
+        Command::ServeHelper => lunet::helper::run().map(|()| ExitCode::SUCCESS),
         Command::Config { command } => cli::config(command),
         Command::Volume { command } => cli::volume(command),
         Command::Target { command } => cli::target(command),

@@ -10,7 +10,7 @@ use lunet_backends::{OpenError, Storage, VolumeSpec};
 
 use crate::config::{Backend, Volume};
 use crate::live::Open;
-use crate::{failures, record, serve};
+use crate::{failures, record, sandbox, serve};
 
 /// What to do about storage that lunet has not made or served before.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -79,7 +79,14 @@ impl Failure {
             OpenError::MoreThanMemory { .. } => Kind::Memory,
             _ => Kind::Other,
         };
-        Self::of(config, known, kind, error.to_string())
+        let text = match error {
+            OpenError::Permission { path } if sandbox::keeps_from(path) => format!(
+                "{}: the sandbox does not reach it: add its directory to `paths` of [sandbox] and restart lunet",
+                path.display()
+            ),
+            error => error.to_string(),
+        };
+        Self::of(config, known, kind, text)
     }
 
     fn of(config: &Volume, known: bool, kind: Kind, what: String) -> Self {

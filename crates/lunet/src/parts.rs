@@ -15,6 +15,8 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, Result, bail};
 use lunet_api::{Part, PartKind, PartsOf};
 
+use crate::helper;
+
 /// The hidden command that finds them: a [`PartsOf`] comes by its standard input, the parts go to its output, as JSON.
 pub const COMMAND: &str = "parts";
 
@@ -66,7 +68,7 @@ impl Parts {
     }
 
     fn look(&self, of: PartsOf) {
-        let parts = found(&of).unwrap_or_else(|error| {
+        let parts = helper::parts(of.clone()).unwrap_or_else(|error| {
             tracing::debug!("which drives and links the data passes is not known: {error:#}");
             Vec::new()
         });
@@ -80,8 +82,8 @@ impl Parts {
     }
 }
 
-/// Has the program find them.
-fn found(of: &PartsOf) -> Result<Vec<Part>> {
+/// Has the program find them. The [helper] does it: a server may start none.
+pub(crate) fn found(of: &PartsOf) -> Result<Vec<Part>> {
     let mut child = Command::new("/proc/self/exe")
         .arg0("lunet")
         .arg(COMMAND)

@@ -63,6 +63,8 @@ pub struct Options {
     pub open: bool,
     /// Where the files are if nothing else is said of them: this is the machine's service.
     pub service: Option<control::Layout>,
+    /// The user that serves, by its name or number, if another one starts it.
+    pub user: Option<String>,
 }
 
 impl Options {
@@ -365,6 +367,7 @@ fn demo(options: &Options) -> Config {
         discovery: config::Access::default(),
         nvme: Nvme { subsystems: vec![subsystem], ..Nvme::default() },
         control: config::Control::default(),
+        sandbox: config::Sandbox::default(),
         notes: Vec::new(),
     }
 }

@@ -44,7 +44,20 @@ impl Opened {
     /// # Errors
     /// Something is wrong with the data directory, or a volume cannot be opened.
     pub fn new(options: &Options, plan: Plan) -> Result<(Self, Made)> {
+        Self::inside(options, plan, |_| Ok(()))
+    }
+
+    /// The same; `limit` is called when the data directory is there, and nothing else is opened.
+    ///
+    /// # Errors
+    /// As for [`new`](Self::new), or `limit` fails.
+    pub fn inside(
+        options: &Options,
+        plan: Plan,
+        limit: impl FnOnce(&Plan) -> Result<()>,
+    ) -> Result<(Self, Made)> {
         let mut made = serve::take_data(&plan.data)?;
+        limit(&plan)?;
         for problem in live::recover(&plan.data, &plan.file, &plan.config)? {
             tracing::warn!("{problem}");
         }

@@ -42,6 +42,20 @@ pub fn guard_memory() {
     let _ = rustix::process::set_dumpable_behavior(DumpableBehavior::NotDumpable);
 }
 
+/// The files that secrets are read from, as the configuration names them.
+pub fn files(config: &Config) -> Vec<PathBuf> {
+    let of_login = |login: &Login| match &login.secret {
+        Source::File(file) | Source::Read { file: Some(file), .. } => Some(file.clone()),
+        _ => None,
+    };
+    let of_host = |secret: &HostSecret| match &secret.place {
+        SecretPlace::File(file) => Some(file.clone()),
+        _ => None,
+    };
+    let hosts = config.nvme.secrets().filter_map(of_host);
+    logins(config).filter_map(of_login).chain(hosts).collect()
+}
+
 /// Looks whether others may read a configuration that has secrets in it. One that is not there any
 /// more, or is no file, has no secrets to lose.
 ///

@@ -35,9 +35,10 @@ use crate::plan::{self, Options, Plan, plan};
 #[cfg(feature = "control")]
 use crate::rest;
 use crate::running::{Opened, Running};
+use crate::sandbox::{self, Sandbox, User};
 use crate::signals::{Signals, Wish};
 use crate::trouble::At;
-use crate::{failures, identity, log, owned, record, secrets};
+use crate::{failures, helper, identity, log, owned, record, secrets};
 use lunet_files as files;
 
 /// Queues of NVMe controllers for each session that may be configured.
@@ -52,7 +53,11 @@ const CHECK: Duration = Duration::from_secs(1);
 /// Something is wrong with the options or the configuration, something cannot be opened or
 /// listened on, an event loop fails, or data could not be flushed at the end.
 pub fn serve(options: &Options) -> Result<()> {
+    begin(options.user.as_deref())?;
     let plan = plan(options)?;
+    // It may have the kernel load its module: not any more after the next line.
+    check_tls(&plan.config)?;
+    let mut limits = Sandbox::new(&plan)?;
     start_log(plan.config.server.log_level)?;
     for note in &plan.config.notes {
         tracing::warn!("{}:{note}", plan.file.display());
@@ -62,11 +67,11 @@ pub fn serve(options: &Options) -> Result<()> {
     }
     // Before any thread starts, so that an early signal ends the server in good order too.
     let mut signals = Signals::catch().context("cannot catch signals")?;
-    check_tls(&plan.config)?;
     let manager = Manager::from_environment();
     let mut kept = Kept::begin(&manager);
     // Dropped after all that is in the data directory: a start that fails leaves nothing behind.
-    let (opened, mut made) = Opened::new(options, plan)?;
+    let (opened, mut made) = Opened::inside(options, plan, |plan| limits.limit_files(plan))?;
+    tracing::info!("{}", limits.told());
     let mut control = ControlServer::bind(opened.socket())?;
     #[cfg(feature = "control")]
     let page = rest::bind(opened.plan())?;
@@ -91,6 +96,8 @@ pub fn serve(options: &Options) -> Result<()> {
     log::say(shown.map(|first| format!("{first}\n")).as_ref().unwrap_or(&ready));
     #[cfg(feature = "control")]
     page.iter().flat_map(|page| &page.lines).for_each(|line| log::say(&format!("{line}\n")));
+    #[cfg(debug_assertions)]
+    sandbox::attempts::make();
     wait(&mut signals, &running, (&manager, &mut kept))?;
     drop(watch);
     manager.stopping();
@@ -102,6 +109,14 @@ pub fn serve(options: &Options) -> Result<()> {
         page.end();
     }
     running.stop()
+}
+
+/// Starts the helper, and has the user serve that was asked for. There is one thread, and nothing is open yet.
+fn begin(user: Option<&str>) -> Result<()> {
+    let user = user.map(User::find).transpose()?.filter(|user| !user.is_here());
+    helper::start(user.as_ref().map(|user| (user.uid, user.gid)))?;
+    sandbox::close().context("cannot give up privileges")?;
+    user.map_or(Ok(()), |user| user.become_it())
 }
 
 /// Serves the REST interface and the page, if they can be had.

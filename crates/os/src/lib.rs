@@ -68,6 +68,36 @@ pub mod thread {
     }
 }
 
+/// What a thread does, told to whoever limits it to that.
+pub mod role {
+    use std::sync::OnceLock;
+
+    /// The work of a thread.
+    #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+    pub enum Role {
+        /// Serves connections. Its event loop is made, and so is its listener.
+        Shard,
+        /// Reads and writes files that are open, and nothing else.
+        Disk,
+        /// Writes the log.
+        Log,
+    }
+
+    static LIMIT: OnceLock<fn(Role)> = OnceLock::new();
+
+    /// Has threads limited by this function when they begin with their work. The first of a process counts.
+    pub fn limit_with(limit: fn(Role)) {
+        let _ = LIMIT.set(limit);
+    }
+
+    /// This thread begins with its work. What it starts has the same limits.
+    pub fn enter(role: Role) {
+        if let Some(limit) = LIMIT.get() {
+            limit(role);
+        }
+    }
+}
+
 /// Random numbers.
 pub mod random {
     use std::io;

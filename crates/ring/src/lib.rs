@@ -12,6 +12,8 @@
 //! - Dropping a driver waits until the kernel holds no pointer any more.
 
 mod arena;
+#[cfg(debug_assertions)]
+pub mod attempts;
 mod buddy;
 mod chain;
 mod config;

@@ -7,6 +7,8 @@ use std::os::fd::RawFd;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread::{self, JoinHandle};
 
+use lunet_os::role::Role;
+
 use crate::waker::EventFd;
 
 /// `_IO(0x12, 119)` of linux/fs.h.
@@ -168,6 +170,7 @@ impl Drop for Pool {
 }
 
 fn work(shared: &Shared) {
+    lunet_os::role::enter(Role::Disk);
     loop {
         let mut waiting = lock(&shared.waiting);
         let job = loop {

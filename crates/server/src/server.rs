@@ -5,6 +5,7 @@ use std::net::{SocketAddr, TcpListener};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use lunet_os::role::Role;
 use lunet_os::sync::mpsc::{Receiver, RecvTimeoutError, SyncSender, sync_channel};
 use lunet_os::thread::JoinHandle;
 use lunet_ring::{Config as RingConfig, Ring};
@@ -531,6 +532,7 @@ fn shard_thread<F: Front>(
     if let Some(listeners) = listeners {
         shard.listen_rdma(listeners);
     }
+    lunet_os::role::enter(Role::Shard);
     let result = shard.run();
     if let Err(error) = &result {
         tracing::error!(shard = number, %error, "the event loop failed");

@@ -138,3 +138,39 @@ fn a_device_is_known_by_its_name_and_by_its_number() {
     let error = of(&names.join("tank/../../etc")).unwrap_err();
     assert!(matches!(error, ZfsError::Name { .. }), "{error:?}");
 }
+
+#[test]
+fn nothing_is_run_for_another_process_but_what_the_functions_run() {
+    let fake = Fake::new("", LIMIT);
+    let right: &[&[&str]] = &[
+        &["snapshot", "tank/vm@a"],
+        &["rollback", "tank/vm@a"],
+        &["destroy", "tank/vm@a"],
+        &["destroy", "tank/vm"],
+        &["clone", "tank/vm@a", "tank/copy"],
+        &["set", "volsize=1024", "tank/vm"],
+        &[&LIST[..], &["tank/vm"]].concat(),
+    ];
+    for arguments in right {
+        fake.zfs.run_checked(arguments).unwrap();
+    }
+    let before = fake.calls();
+    let wrong: &[&[&str]] = &[
+        &[],
+        &["list"],
+        &["snapshot", "-r", "tank/vm@a"],
+        &["snapshot", "tank/vm@a@b"],
+        &["destroy", "-r"],
+        &["destroy", "tank"],
+        &["destroy", "tank/../vm"],
+        &["clone", "tank/vm@a", "-o"],
+        &["set", "volsize=-1", "tank/vm"],
+        &["set", "mountpoint=/etc", "tank/vm"],
+        &["send", "tank/vm@a"],
+    ];
+    for arguments in wrong {
+        let refused = fake.zfs.run_checked(arguments);
+        assert!(matches!(refused, Err(ZfsError::Refused { .. })), "{arguments:?}");
+    }
+    assert_eq!(fake.calls(), before);
+}

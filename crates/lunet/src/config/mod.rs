@@ -8,6 +8,7 @@ mod mistake;
 mod nvme;
 mod reach;
 mod reader;
+mod sandbox;
 pub mod schema;
 mod sections;
 mod summary;
@@ -35,6 +36,7 @@ pub use control::{
 pub use mistake::Mistake;
 pub use nvme::{Host, HostSecret, Hosts, NVME_PORT, Nvme, SecretPlace, Subsystem};
 pub use reach::is_for_discovery;
+pub use sandbox::Sandbox;
 pub use sections::{AddressError, parse_nvme_portal, parse_portal, state_word};
 pub use summary::summary;
 
@@ -78,6 +80,8 @@ pub struct Config {
     pub nvme: Nvme,
     /// `[control]`
     pub control: Control,
+    /// `[sandbox]`
+    pub sandbox: Sandbox,
     /// What is no mistake, but should be known: keys without effect.
     pub notes: Vec<Mistake>,
 }
@@ -396,6 +400,7 @@ pub fn check(text: &str) -> Result<Config, Vec<Mistake>> {
     let subsystems = nvme::subsystems(&top, &portals, &volumes, subsystems, &mut mistakes);
     let (referrals, announce) = nvme::general(&top, &mut mistakes);
     let control = control::control(&top, &mut mistakes);
+    let sandbox = sandbox::sandbox(&top, &mut mistakes);
     let discovery = access::discovery(&top, &mut mistakes);
     mistakes.extend(access::same_secrets(&targets, &discovery));
     if !mistakes.none() {
@@ -415,6 +420,7 @@ pub fn check(text: &str) -> Result<Config, Vec<Mistake>> {
         targets,
         discovery,
         control,
+        sandbox,
         notes: mistakes.take_notes(),
     })
 }

@@ -74,6 +74,7 @@ pub const ROOT: Table = Table {
         key("subsystem", "array of tables", "(none)"),
         key("nvme", "table", "(all defaults)"),
         key("control", "table", "(all defaults)"),
+        key("sandbox", "table", "(all defaults)"),
         key("discovery", "table", "(for everybody)"),
     ],
 };
@@ -285,10 +286,19 @@ pub const CONTROL: Table = Table {
     ],
 };
 
+/// `[sandbox]`
+pub const SANDBOX: Table = Table {
+    heading: "[sandbox]",
+    keys: &[
+        key("enabled", "boolean", "true"),
+        key("paths", "array of strings", "(all but the system's)"),
+    ],
+};
+
 /// Every kind of table below the top.
 pub const TABLES: &[&Table] = &[
     &SERVER, &ISCSI, &PORTAL, &VOLUME, &LAYER, &TARGET, &LUN, &USER, &MUTUAL, &DISCOVERY, &HOST,
-    &SUBSYSTEM, &NVME, &CONTROL,
+    &SUBSYSTEM, &NVME, &CONTROL, &SANDBOX,
 ];
 
 /// The candidate that looks most like `name`, if one looks enough like it.

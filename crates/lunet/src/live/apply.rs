@@ -361,6 +361,9 @@ fn after_a_restart(old: &Plan, new: &Plan, was: &Table) -> Vec<String> {
     if old.config.control != new.config.control {
         changed("control", was.get("control"), is.get("control"), &[], &mut keys);
     }
+    if old.config.sandbox != new.config.sandbox {
+        changed("sandbox", was.get("sandbox"), is.get("sandbox"), &[], &mut keys);
+    }
     for volume in &new.config.volumes {
         let name = &volume.name;
         if old.config.volumes.iter().any(|other| other.name == *name && other != volume) {

@@ -1,7 +1,6 @@
 //! What is asked of storage while it is served.
 
 use std::path::{Path, PathBuf};
-use std::time::Duration;
 
 use anyhow::{Result, anyhow, bail};
 use lunet_api::Code;
@@ -14,12 +13,9 @@ use super::journal::{Entry, Known};
 use super::served::{Open, backend};
 use crate::config::{self, Backend};
 use crate::trouble::{refuse, refused};
-use crate::{failures, serve};
+use crate::{failures, helper, serve};
 use lunet_files::{self as files, Found};
 use lunet_volume::Cause;
-
-/// How long the `zfs` command may take. It waits for the pool, which may be busy.
-const ZFS_TIME: Duration = Duration::from_secs(60);
 
 /// What keeps the snapshots of a volume.
 pub enum Keeper {
@@ -61,9 +57,12 @@ pub fn keeper(open: &Open, data: &Path) -> Result<Keeper> {
     }
 }
 
-/// The `zfs` command.
+/// The `zfs` command. The server itself may run no program.
 pub fn zfs() -> Result<Zfs> {
-    Ok(Zfs::find(None, ZFS_TIME)?)
+    match helper::is_there() {
+        true => Ok(Zfs::elsewhere(helper::zfs)),
+        false => Ok(Zfs::find(None, helper::ZFS_TIME)?),
+    }
 }
 
 /// True if there is nothing at a path.

@@ -8,8 +8,6 @@ use std::io;
 use std::net::Shutdown;
 use std::os::fd::OwnedFd;
 use std::os::unix::net::UnixStream;
-use std::os::unix::process::CommandExt;
-use std::process::{Child, Command, Stdio};
 use std::sync::mpsc::{RecvTimeoutError, SyncSender, sync_channel};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread::{self, JoinHandle};
@@ -20,14 +18,9 @@ use lunet_control::AuditEntry;
 
 use super::link::{self, Ask, Down, Reply, Setup, Up};
 use super::{answers, told};
+use crate::helper::Rest;
 use crate::log;
 use crate::running::Asked;
-
-/// The command that the process is started with: this program, even if another one has taken its place since.
-pub const PROGRAM: &str = "/proc/self/exe";
-
-/// The hidden command of the process.
-pub const COMMAND: &str = "serve-rest";
 
 /// How long the start of the server waits for the first process to serve.
 const GREETING: Duration = Duration::from_secs(30);
@@ -145,8 +138,7 @@ impl Interface {
         let shared = Arc::new(Shared { service, setup, urls, state, moved });
         let (first, started) = sync_channel(1);
         let here = Arc::clone(&shared);
-        // It lives as long as the process: the kernel ends that with the thread that has started it. The sockets are
-        // its own: nobody connects any more when it has ended.
+        // The sockets are its own: nobody connects any more when it has ended.
         let thread = lunet_os::thread::spawn("rest", move || here.keep(&sockets, first))
             .context("cannot start the thread of the REST interface")?;
         let interface = Self { shared, thread: Some(thread) };
@@ -248,17 +240,11 @@ impl Shared {
     /// Starts a process and answers it until it ends. Says how it has ended.
     fn serve(self: &Arc<Self>, sockets: &[OwnedFd], first: &mut Option<First>) -> Result<String> {
         let (here, there) = UnixStream::pair()?;
-        let mut child = Command::new(PROGRAM)
-            .arg0("lunet")
-            .arg(COMMAND)
-            .stdin(OwnedFd::from(there))
-            .stdout(Stdio::null())
-            .spawn()
-            .with_context(|| format!("cannot start its process, {PROGRAM}"))?;
+        let process = Rest::start(there.into())?;
         let talked = self.talk(here, sockets, first);
         self.state().settle();
         self.moved.notify_all();
-        let status = reap(&mut child)?;
+        let status = process.reap()?;
         talked.map(|()| status)
     }
 
@@ -378,24 +364,6 @@ fn send(stream: &UnixStream, message: &Down) -> io::Result<()> {
         }
         (sent, _) => sent,
     }
-}
-
-/// Waits for the end of a process, and ends it if that takes too long. Says how it has ended. One that the kernel holds in
-/// a system call is left behind: it ends when its disk answers.
-fn reap(child: &mut Child) -> io::Result<String> {
-    for last in [false, true] {
-        let begun = Instant::now();
-        while begun.elapsed() < REAPED {
-            if let Some(status) = child.try_wait()? {
-                return Ok(status.to_string());
-            }
-            thread::sleep(Duration::from_millis(5));
-        }
-        if !last {
-            child.kill()?;
-        }
-    }
-    Ok("it was killed, and is in a system call that does not end".to_owned())
 }
 
 fn is_gone(error: &io::Error) -> bool {

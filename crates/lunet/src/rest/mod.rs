@@ -1,6 +1,6 @@
 //! The REST interface of the server: what the crate `control` is told and asked.
 //!
-//! It runs in a process of its own, which the server starts ([`keeper`]) and answers over a pair of sockets ([`link`]): what
+//! It runs in a process of its own, which the server has started ([`keeper`]) by its [helper] and answers over a pair of sockets ([`link`]): what
 //! happens to that [`process`] happens to no volume.
 
 mod keeper;
@@ -21,10 +21,11 @@ use crate::audit::{Origin, Told};
 use crate::control::{ADMIN, Placed, READ, listen_for};
 use crate::plan::Plan;
 use crate::running::{Asked, Running};
-use crate::{holder, trouble, users};
+use crate::{helper, holder, trouble, users};
 
-pub use self::keeper::{COMMAND, Interface};
+pub use self::keeper::Interface;
 pub use self::process::run;
+pub use crate::helper::REST as COMMAND;
 
 /// The folder of the interface in the data directory.
 const FOLDER: &str = "control";
@@ -98,7 +99,7 @@ pub fn bind(plan: &Plan) -> Result<Found> {
         names: config.names.clone(),
         directory: Text::of(directory),
         // This program, even if another one has taken its place since.
-        program: Some(Text::of(keeper::PROGRAM)),
+        program: Some(Text::of(helper::PROGRAM)),
         data: Text::of(&plan.data),
         log_level: plan.config.server.log_level,
     };

@@ -3,7 +3,7 @@
 use std::collections::HashMap;
 use std::ffi::OsString;
 use std::io;
-use std::os::fd::{AsFd, OwnedFd};
+use std::os::fd::OwnedFd;
 use std::os::unix::net::UnixStream;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::mpsc::{SyncSender, sync_channel};
@@ -23,7 +23,7 @@ use zeroize::Zeroizing;
 use super::link::{self, Ask, Down, Reply, Setup, Up};
 use crate::control::{JOB_VARIABLE, PROGRESS_VARIABLE, SERVER_VARIABLE, VARIABLE};
 use crate::signals::Signals;
-use crate::{secrets, serve, users};
+use crate::{helper, sandbox, secrets, serve, users};
 
 /// Memory that the process may have for its data, in bytes: what goes wrong here takes nothing from volumes, and the
 /// process is started again. Some ten times what it needs with all of its places taken.
@@ -36,6 +36,7 @@ const MEMORY: u64 = 1 << 30;
 pub fn run() -> Result<()> {
     // It hears passwords, tokens and secrets.
     secrets::guard_memory();
+    sandbox::close_interface().context("cannot give up privileges")?;
     let stream = server().context("this command is for `lunet serve`, which starts it")?;
     let sockets = link::receive_sockets(&stream).context("no sockets came")?;
     let Down::Setup(setup) = link::receive(&stream)? else { bail!("no setup came") };
@@ -61,12 +62,7 @@ pub fn run() -> Result<()> {
 
 /// The other end of standard input.
 fn server() -> io::Result<UnixStream> {
-    let stream = UnixStream::from(io::stdin().as_fd().try_clone_to_owned()?);
-    stream.peer_addr()?;
-    // What this process starts has nothing to say to the server.
-    rustix::stdio::dup2_stdin(std::fs::File::open("/dev/null")?)?;
-    // What a terminal has to say is for the server.
-    rustix::process::setsid()?;
+    let stream = helper::stdin()?;
     // Where memory is short, this goes before the server does. Without /proc it goes as others do.
     let _ = std::fs::write("/proc/self/oom_score_adj", "1000");
     let limit = getrlimit(Resource::Data);

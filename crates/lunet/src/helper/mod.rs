@@ -1,0 +1,200 @@
+//! The helper: a process that does for the server what the [sandbox](crate::sandbox) keeps the server from.
+//!
+//! It is started before the server gives up anything, and stays what the server was. What may be asked of it is [`Ask`], and
+//! no more: it starts the REST interface's process, runs the `zfs` command, names the program that listens on a port, finds the
+//! links and drives that data passes, and opens block devices. It believes nothing that it is told: names are checked again, and neither a program nor an argument of its
+//! own comes from the server.
+//!
+//! Each question has a pair of sockets of its own, whose one end is handed to the helper: questions do not wait for each
+//! other. The helper ends with the server. If it ends before, sessions go on: there are no more snapshots of ZFS volumes, no
+//! new devices of others, and no REST interface until the server is started again.
+
+mod process;
+
+use std::fs::File;
+use std::io;
+use std::net::SocketAddr;
+use std::os::fd::{AsFd, OwnedFd};
+use std::os::unix::net::UnixStream;
+use std::os::unix::process::CommandExt;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+use std::sync::{Mutex, OnceLock, PoisonError};
+use std::time::Duration;
+
+use anyhow::{Context, Result};
+#[cfg(feature = "tools")]
+use lunet_api::{Part, PartsOf};
+use lunet_backends::zfs::ZfsError;
+use serde::{Deserialize, Serialize};
+
+use crate::talk;
+
+pub use self::process::run;
+
+/// The command that processes of the server are started with: this program, even if another one has taken its place since.
+pub const PROGRAM: &str = "/proc/self/exe";
+
+/// The hidden command of the helper.
+pub const COMMAND: &str = "serve-helper";
+
+/// The hidden command of the REST interface's process.
+pub const REST: &str = "serve-rest";
+
+/// How long the `zfs` command may take. It waits for the pool, which may be busy.
+pub const ZFS_TIME: Duration = Duration::from_secs(60);
+
+/// The first thing that the helper is told.
+#[derive(Debug, Serialize, Deserialize)]
+struct Setup {
+    /// The user and group that the REST interface's process runs as, if these are not the helper's own.
+    user: Option<(u32, u32)>,
+}
+
+/// What the helper is asked.
+#[derive(Debug, Serialize, Deserialize)]
+enum Ask {
+    /// To start the process of the REST interface. The open file that comes with it is its standard input. The answer is a
+    /// `Result<(), String>`; what the server says next, or its end, ends the process, which is answered by how it has ended.
+    Rest,
+    /// To run the `zfs` command with these arguments, of which it has to know the form. The answer is what it has printed, a
+    /// `Result<String, ZfsError>`.
+    Zfs(Vec<String>),
+    /// Who listens at an address. The answer is an `Option<String>`.
+    Holder(SocketAddr),
+    /// To find the links and drives that the data of these passes. The answer is a `Result<Vec<Part>, String>`.
+    #[cfg(feature = "tools")]
+    Parts(PartsOf),
+    /// To open a block device for reading, and for writing if the second value is true. The answer is a
+    /// `Result<(), i32>` with an error number, and the open file after it.
+    Device(PathBuf, bool),
+}
+
+/// The way to the helper.
+struct Helper {
+    stream: Mutex<UnixStream>,
+}
+
+static HELPER: OnceLock<Helper> = OnceLock::new();
+
+/// Starts the helper. The first of a process counts. The caller has no thread that holds files which must not be inherited.
+///
+/// # Errors
+/// The process cannot be started.
+pub fn start(user: Option<(u32, u32)>) -> Result<()> {
+    let (here, there) = UnixStream::pair()?;
+    let child = Command::new(PROGRAM)
+        .arg0("lunet")
+        .arg(COMMAND)
+        .stdin(OwnedFd::from(there))
+        .stdout(Stdio::null())
+        .spawn()
+        .with_context(|| format!("cannot start the helper process, {PROGRAM}"))?;
+    talk::send(&here, &Setup { user })?;
+    // It ends when the server does: nobody waits for it.
+    drop(child);
+    let _ = HELPER.set(Helper { stream: Mutex::new(here) });
+    lunet_backends::open_devices_with(device);
+    Ok(())
+}
+
+/// Whether there is a helper: there is none in a command of the command line, or in a simulated world.
+pub fn is_there() -> bool {
+    HELPER.get().is_some()
+}
+
+/// Asks something, with an open file perhaps. Gives the way on which the answer comes.
+fn ask(ask: &Ask, with: Option<OwnedFd>) -> io::Result<UnixStream> {
+    let helper = HELPER.get().ok_or(io::ErrorKind::NotConnected)?;
+    let (here, there) = UnixStream::pair()?;
+    let files: Vec<OwnedFd> = [Some(there.into()), with].into_iter().flatten().collect();
+    let stream = helper.stream.lock().unwrap_or_else(PoisonError::into_inner);
+    talk::send_sockets(&stream, &files)?;
+    drop(stream);
+    drop(files);
+    talk::send(&here, ask)?;
+    Ok(here)
+}
+
+/// Why there is no answer, for the administrator.
+fn gone(error: io::Error) -> io::Error {
+    let text = format!("the helper process does not answer ({error}): restart lunet");
+    io::Error::new(error.kind(), text)
+}
+
+/// Has `zfs` run with these arguments.
+///
+/// # Errors
+/// As for [`Zfs`](lunet_backends::zfs::Zfs), or there is no helper any more.
+pub fn zfs(arguments: &[&str]) -> Result<String, ZfsError> {
+    let owned = arguments.iter().map(ToString::to_string).collect();
+    let answer = ask(&Ask::Zfs(owned), None).and_then(|stream| talk::receive(&stream));
+    answer.unwrap_or_else(|error| {
+        let command = lunet_backends::zfs::command(arguments);
+        Err(ZfsError::Io { command, error: gone(error).to_string() })
+    })
+}
+
+/// Has a block device opened.
+fn device(path: &Path, write: bool) -> io::Result<File> {
+    let stream = ask(&Ask::Device(path.to_owned(), write), None).map_err(gone)?;
+    let opened: std::result::Result<(), i32> = talk::receive(&stream).map_err(gone)?;
+    opened.map_err(io::Error::from_raw_os_error)?;
+    let files = talk::receive_sockets(&stream).map_err(gone)?;
+    files.into_iter().next().map(File::from).ok_or_else(|| io::ErrorKind::UnexpectedEof.into())
+}
+
+/// Who listens at an address, if there is a helper that may know.
+pub fn holder(address: SocketAddr) -> Option<String> {
+    let stream = ask(&Ask::Holder(address), None).ok()?;
+    talk::receive(&stream).ok()?
+}
+
+/// The links and drives that the data of these passes.
+///
+/// # Errors
+/// Why that is not known.
+#[cfg(feature = "tools")]
+pub fn parts(of: PartsOf) -> Result<Vec<Part>> {
+    let stream = ask(&Ask::Parts(of), None).map_err(gone)?;
+    let found: std::result::Result<_, String> = talk::receive(&stream).map_err(gone)?;
+    found.map_err(anyhow::Error::msg)
+}
+
+/// The process of the REST interface, which the helper has started.
+pub struct Rest(UnixStream);
+
+impl Rest {
+    /// Has it started, with this as its standard input.
+    ///
+    /// # Errors
+    /// It cannot be started, or there is no helper any more.
+    pub fn start(stdin: OwnedFd) -> Result<Self> {
+        let stream = ask(&Ask::Rest, Some(stdin)).map_err(gone)?;
+        let started: std::result::Result<(), String> = talk::receive(&stream).map_err(gone)?;
+        started.map_err(anyhow::Error::msg)?;
+        Ok(Self(stream))
+    }
+
+    /// Waits for its end, and ends it if that takes too long. Says how it has ended.
+    ///
+    /// # Errors
+    /// The helper has ended.
+    pub fn reap(self) -> io::Result<String> {
+        talk::send(&self.0, &()).and_then(|()| talk::receive(&self.0)).map_err(gone)
+    }
+}
+
+/// Standard input as a socket, which belongs to nobody else from now on.
+///
+/// # Errors
+/// It is none.
+pub(crate) fn stdin() -> io::Result<UnixStream> {
+    let stream = UnixStream::from(io::stdin().as_fd().try_clone_to_owned()?);
+    stream.peer_addr()?;
+    // What this process starts has nothing to say there.
+    rustix::stdio::dup2_stdin(File::open("/dev/null")?)?;
+    // What a terminal has to say is for the server.
+    rustix::process::setsid()?;
+    Ok(stream)
+}
