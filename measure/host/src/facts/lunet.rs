@@ -22,6 +22,12 @@ pub struct Lunet {
     pub memlock_bytes: Option<i64>,
     /// Whether that limit does not hold for it (CAP_IPC_LOCK).
     pub memlock_exempt: Option<bool>,
+    /// Whether the kernel filters its system calls (seccomp).
+    pub filtered: Option<bool>,
+    /// Whether programs that it starts may get more rights than it has.
+    pub new_privileges: Option<bool>,
+    /// Whether it has capabilities by which it could take the machine: any but those that lunet keeps.
+    pub capable: Option<bool>,
     /// The buffers of all its shards in bytes: each RDMA device locks them once.
     pub buffer_bytes: Option<i64>,
     /// Where it listens.
@@ -65,6 +71,9 @@ impl LunetPortal {
 
 /// CAP_IPC_LOCK in the mask of a process's capabilities.
 const IPC_LOCK: u64 = 1 << 14;
+
+/// What lunet keeps of its capabilities: CAP_CHOWN, CAP_DAC_OVERRIDE, CAP_FOWNER, CAP_NET_BIND_SERVICE and CAP_IPC_LOCK.
+const KEPT: u64 = 1 | 1 << 1 | 1 << 3 | 1 << 10 | IPC_LOCK;
 
 /// Reads about the processes with `lunet serve` as their command line. One whose portals are all for iSER alone
 /// is known by its control socket.
@@ -128,7 +137,10 @@ fn process(
         pid,
         service: service(source, pid),
         memlock_bytes: memlock(source, pid),
-        memlock_exempt: memlock_exempt(source, pid),
+        memlock_exempt: capabilities(source, pid).map(|mask| mask & IPC_LOCK != 0),
+        filtered: of_status(source, pid, "Seccomp:").map(|mode| mode != "0"),
+        new_privileges: of_status(source, pid, "NoNewPrivs:").map(|none| none == "0"),
+        capable: capabilities(source, pid).map(|mask| mask & !KEPT != 0),
         buffer_bytes: (buffers > 0).then_some(buffers),
         // A server of before knows nothing of portals.
         portals: if told.is_empty() { portals } else { told },
@@ -201,10 +213,16 @@ fn memlock(source: &dyn Source, pid: i64) -> Option<i64> {
     }
 }
 
-fn memlock_exempt(source: &dyn Source, pid: i64) -> Option<bool> {
+/// The mask of a process's effective capabilities.
+fn capabilities(source: &dyn Source, pid: i64) -> Option<u64> {
+    u64::from_str_radix(&of_status(source, pid, "CapEff:")?, 16).ok()
+}
+
+/// What /proc/PID/status says after a word.
+fn of_status(source: &dyn Source, pid: i64, word: &str) -> Option<String> {
     let status = source.read(&format!("/proc/{pid}/status"))?;
-    let mask = status.lines().find_map(|line| line.strip_prefix("CapEff:"))?;
-    Some(u64::from_str_radix(mask.trim(), 16).ok()? & IPC_LOCK != 0)
+    let line = status.lines().find_map(|line| line.strip_prefix(word))?;
+    Some(line.trim().to_owned())
 }
 
 fn portal(told: Portal) -> LunetPortal {
@@ -266,6 +284,8 @@ mod tests {
 /proc/77/status:
 | Name:	lunet
 | CapEff:	0000000000000400
+| NoNewPrivs:	1
+| Seccomp:	2
 $ lunet stats --json --socket /srv/d/lunet.sock
 | {"loads": [{"buffer_bytes": 100}, {"buffer_bytes": 28}],
 | "portals": [{"address": "[fd00::1]:3260", "tag": 1, "tcp": true, "iser": false, "iser_wanted": true,
@@ -276,7 +296,8 @@ $ lunet stats --json --socket /srv/d/lunet.sock
         assert_eq!((lunet.pid, lunet.socket.as_str()), (77, "/srv/d/lunet.sock"));
         assert_eq!(lunet.service.as_deref(), Some("lunet.service"));
         assert_eq!((lunet.memlock_bytes, lunet.memlock_exempt), (Some(8 << 20), Some(false)));
-        assert_eq!(lunet.buffer_bytes, Some(128));
+        assert_eq!((lunet.filtered, lunet.new_privileges), (Some(true), Some(false)));
+        assert_eq!((lunet.capable, lunet.buffer_bytes), (Some(false), Some(128)));
         let portal = &lunet.portals[0];
         assert_eq!((portal.address.as_str(), portal.port), ("fd00::1", Some(3260)));
         assert_eq!((portal.iser, portal.iser_wanted), (Some(false), Some(true)));
