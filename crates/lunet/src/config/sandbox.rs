@@ -45,3 +45,28 @@ pub(super) fn sandbox(top: &Section<'_>, mistakes: &mut Mistakes) -> Sandbox {
     table.set("paths", &mut out.paths, paths, mistakes);
     out
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::config::check;
+
+    fn of(text: &str) -> Result<Sandbox, String> {
+        let all = format!("[[target]]\nname = 'iqn.2026-11.l:x'\n{text}");
+        let told = |mistakes: Vec<crate::config::Mistake>| mistakes[0].to_string();
+        check(&all).map(|config| config.sandbox).map_err(told)
+    }
+
+    #[test]
+    fn paths_that_are_left_out_are_not_the_same_as_none() {
+        assert_eq!(of("").unwrap(), Sandbox { enabled: true, paths: None });
+        let none = of("[sandbox]\nenabled = false\npaths = []\n").unwrap();
+        assert_eq!(none, Sandbox { enabled: false, paths: Some(Vec::new()) });
+        let one = of("[sandbox]\npaths = ['/tank/a b']\n").unwrap();
+        assert_eq!(one.paths, Some(vec![PathBuf::from("/tank/a b")]));
+        for wrong in ["paths = ['tank']", "paths = '/tank'", "paths = [1]", "user = 'x'"] {
+            let mistake = of(&format!("[sandbox]\n{wrong}\n")).unwrap_err();
+            assert!(mistake.starts_with("4: sandbox."), "{mistake}");
+        }
+    }
+}

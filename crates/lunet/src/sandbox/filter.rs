@@ -56,6 +56,7 @@ const OPEN_FILES: &[i64] = &[
 
 /// What the server does besides: files, the event loop, sockets that are there, threads.
 const SERVER: &[i64] = &[
+    libc::SYS_accept,
     libc::SYS_accept4,
     libc::SYS_chdir,
     libc::SYS_clone3,
@@ -130,6 +131,8 @@ const SERVER: &[i64] = &[
     libc::SYS_statx,
     libc::SYS_sync_file_range,
     libc::SYS_sysinfo,
+    libc::SYS_timerfd_create,
+    libc::SYS_timerfd_settime,
     libc::SYS_umask,
     libc::SYS_uname,
     libc::SYS_unlinkat,
