@@ -5,10 +5,13 @@ use std::net::TcpListener;
 use std::os::unix::fs::chown;
 use std::time::{Duration, Instant};
 
-use anyhow::{Context, Result, ensure};
+use anyhow::{Context, Result, bail, ensure};
 use lunet_e2e::data::scratch;
 use lunet_e2e::fuse::{LoopDevice, is_root};
+use lunet_e2e::process::children;
 use lunet_e2e::server::{Serve, Server};
+use lunet_e2e::wire::{Login, Session};
+use rustix::process::{Pid, Signal, kill_process};
 
 /// Attempts take no time; the machine may be busy.
 const PATIENCE: Duration = Duration::from_secs(30);
@@ -19,9 +22,11 @@ const REFUSED: [&str; 3] = ["1", "13", "38"];
 /// The user that serves in these tests: everybody's machine has it (nobody).
 const NOBODY: u32 = 65534;
 
-const CONFIG: &str = "[server]\nshards = 1\n[volumes.a]\nbackend = 'memory'\nsize = '1MiB'\n\
+const CONFIG: &str = "[server]\nshards = 1\nshutdown-grace = '0s'\n[volumes.a]\nbackend = 'memory'\nsize = '1MiB'\n\
                       [[portal]]\naddress = '127.0.0.1:0'\n\
                       [[target]]\nname = 'iqn.2026-11.local.lunet:t'\nluns = ['a']\n";
+
+const TARGET: &str = "iqn.2026-11.local.lunet:t";
 
 /// All attempts from inside a server with this configuration, and what has come of each.
 fn attempts(serve: Serve) -> Result<(Server, Vec<(String, String)>)> {
@@ -116,6 +121,22 @@ fn a_server_without_a_configured_sandbox_leaves_the_system_alone() -> Result<()>
         .flat_map(|role| outside.map(|what| format!("{role}: {what}")))
         .collect();
     refused(&all, &through)?;
+    server.stop()?;
+    Ok(())
+}
+
+/// What the helper does not do any more is refused; sessions and the end of the server are as before.
+#[test]
+fn the_helper_may_die() -> Result<()> {
+    let server = Serve::config(CONFIG).start()?;
+    let mut session = Session::open(&Login::new(server.portal(), TARGET))?;
+    session.settle(0)?;
+    let [helper] = children(server.pid())?[..] else { bail!("the server has one child") };
+    let helper = Pid::from_raw(helper.try_into()?).context("no process has this number")?;
+    kill_process(helper, Signal::KILL)?;
+    session.write(0, 0, &[1; 512], 512)?;
+    server.tell(&["volume", "create", "b", "--backend", "memory", "--size", "1MiB"])?;
+    session.write(0, 1, &[2; 512], 512)?;
     server.stop()?;
     Ok(())
 }

@@ -71,7 +71,6 @@ pub fn serve(options: &Options) -> Result<()> {
     let mut kept = Kept::begin(&manager);
     // Dropped after all that is in the data directory: a start that fails leaves nothing behind.
     let (opened, mut made) = Opened::inside(options, plan, |plan| limits.limit_files(plan))?;
-    tracing::info!("{}", limits.told());
     let mut control = ControlServer::bind(opened.socket())?;
     #[cfg(feature = "control")]
     let page = rest::bind(opened.plan())?;
@@ -79,6 +78,7 @@ pub fn serve(options: &Options) -> Result<()> {
     control.serve(running.asked()).context("cannot start the control socket's thread")?;
     // Initiators may have written to them: whatever comes, they stay.
     made.keep();
+    tracing::info!("{}", limits.told());
     #[cfg(feature = "control")]
     let page = start_page(page, &running)?;
     kept.settle(&addresses(&running));
