@@ -32,8 +32,9 @@ stas_has() {
 
 stas_clear() {
     local name
+    [ -e /run/stafd.conf ] || return 0
     for name in stacd stafd; do killed $name; done
-    rm -f /run/sta[cf]d.log
+    rm -f /run/sta[cf]d.{log,conf}
     if [ -e /run/dbus/pid ]; then
         kill "$(cat /run/dbus/pid)"
         rm -f /run/dbus/pid

@@ -29,6 +29,7 @@ tls_made() { awk '$8 == "psk" && $9 ~ /^NVMe.G/ {print $9, $10, $11, $12}' /proc
 sealed() { awk -v n="$1" '/^TlsCurr(Tx|Rx)Sw/ {found += $2 == n} END {if (found != 2) {exit 1}}' /proc/net/tls_stat || { cat /proc/net/tls_stat; return 1; }; }
 
 tls_clear() {
+    [ -e /run/tlshd.pid ] || return 0
     killed tlshd
-    rm -f /run/tlshd.log
+    rm -f /run/tlshd.{log,pid}
 }
