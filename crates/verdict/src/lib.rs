@@ -27,6 +27,10 @@ const BUSY_SHARD: f64 = 0.9;
 /// own connection hold, and those wait for something else.
 const SHORT_MEMORY: f64 = 0.75;
 
+/// Memory that commands are refused for is short if more of it is in use: the rest is kept for what each connection is
+/// promised. Where it is less, it is the storage of one volume that holds what it may have.
+const REFUSING_MEMORY: f64 = 2.0 / 3.0;
+
 /// A link is full for the sake of a volume, or of all, if they have at least this part of what it carries.
 const OWN_TRAFFIC: f64 = 0.1;
 
@@ -67,7 +71,7 @@ pub fn verdict(before: &Stats, after: &Stats, elapsed: Duration) -> Option<Verdi
     all.buffers = shards.iter().map(|shard| shard.buffers).fold(all.buffers, f64::max);
     let bound = if all.operations > 0 && on_busy_shards * 2 >= all.operations {
         BoundBy::ShardCpu
-    } else if all.refused > all.operations {
+    } else if all.refused > all.operations && all.buffers >= REFUSING_MEMORY {
         // A command that is refused for want of memory is none that waits.
         BoundBy::BufferMemory
     } else {
@@ -90,7 +94,7 @@ fn binding(of: &Observed, bound: BoundBy, way: Way<'_>) -> Binding {
         evidence.extend(way.evidence());
     }
     Binding {
-        sentence: words::sentence(of, &bound, at_limit.as_ref()),
+        sentence: words::sentence(of, &bound, at_limit.as_ref()) + words::failing(of),
         at_limit,
         evidence,
         bound_by: bound,
@@ -118,7 +122,7 @@ fn limited(of: &Observed, bound: BoundBy, way: Way<'_>) -> (BoundBy, Option<AtLi
         BoundBy::BufferMemory => named(LimitKind::BufferMemory, String::new(), Some(of.buffers)),
         BoundBy::Queue if of.is_held_back() => named(LimitKind::Rate, String::new(), None),
         BoundBy::Storage => way.full_drive().or_else(|| {
-            let is_well = of.mean_us().is_some_and(|us| us < TROUBLE_US);
+            let is_well = of.mean_us().is_some_and(|us| us < TROUBLE_US) && of.errors == 0;
             let waits = is_well && of.depth() < SHALLOW;
             if waits { named(LimitKind::QueueDepth, String::new(), None) } else { None }
         }),

@@ -79,6 +79,8 @@ pub(crate) struct Observed {
     storage_busy_us: f64,
     /// Operations that have waited for buffer memory.
     pub memory_waits: u64,
+    /// Operations that ended with an error.
+    pub errors: u64,
     /// Commands that were refused for want of buffer memory; known for all volumes together.
     pub refused: u64,
     /// How often something has waited for room at the storage.
@@ -125,6 +127,7 @@ impl Observed {
             time_us: us(before.operations_us, after.operations_us),
             busy_us: us(before.busy_us, after.busy_us),
             storage_busy_us: us(before.storage_busy_us, after.storage_busy_us),
+            errors: added(then.errors, now.errors),
             refused: 0,
             memory_waits: added(before.memory_waits, after.memory_waits),
             storage_full: added(before.storage_full, after.storage_full),
@@ -176,6 +179,7 @@ impl Observed {
         self.seconds = other.seconds;
         self.operations += other.operations;
         self.in_flight += other.in_flight;
+        self.errors += other.errors;
         self.bytes = (self.bytes.0 + other.bytes.0, self.bytes.1 + other.bytes.1);
         self.time_us += other.time_us;
         self.busy_us += other.busy_us;

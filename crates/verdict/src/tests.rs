@@ -96,6 +96,8 @@ fn commands_that_are_refused_for_want_of_memory_count() {
     of.protocol.task_set_full = 2;
     assert_eq!(judged(&of).server.bound_by, BoundBy::NetworkIn, "as many were done");
     of.protocol.task_set_full = 500;
+    of.loads[0].buffer_used_bytes = of.loads[0].buffer_bytes * 4 / 10;
+    assert_eq!(judged(&of).server.bound_by, BoundBy::NetworkIn, "there is memory");
     of.loads[0].buffer_used_bytes = of.loads[0].buffer_bytes * 9 / 10;
     let told = judged(&of).server;
     assert_eq!(told.bound_by, BoundBy::BufferMemory);
@@ -333,6 +335,25 @@ fn one_operation_at_a_time_leaves_storage_room() {
     let stuck = volume("v", 9, 110_000, 1.0, &[(Stage::Storage, 110_000)]);
     for of in [slow("v", 8000), stuck] {
         assert_eq!(with_parts(vec![of], vec![]).server.at_limit, None);
+    }
+}
+
+#[test]
+fn operations_that_fail_are_told_of() {
+    let mut fails = volume("v", 240, 40, 0.9, &[(Stage::Storage, 40)]);
+    for (errors, words) in [(0, "more at a time"), (3, "Some operations"), (200, "Most operations")]
+    {
+        fails.errors = errors;
+        let told = with_parts(vec![fails.clone()], vec![]);
+        for binding in [&told.server, &told.volumes[0].binding] {
+            assert!(binding.sentence.contains(words), "{binding:#?}");
+            assert_eq!(binding.sentence.contains("more at a time"), errors == 0);
+            let counted = binding
+                .evidence
+                .iter()
+                .any(|line| line.starts_with(&format!("{errors} operations ended")));
+            assert_eq!(counted, errors > 0);
+        }
     }
 }
 

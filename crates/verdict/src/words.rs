@@ -55,6 +55,15 @@ pub(crate) fn sentence(of: &Observed, bound: &BoundBy, at_limit: Option<&AtLimit
     by_stage(of, bound).trim_end_matches('.').to_owned() + &more + "."
 }
 
+/// What is to be said besides where operations fail: to be fast is worth nothing then.
+pub(crate) fn failing(of: &Observed) -> &'static str {
+    match of.errors {
+        0 => "",
+        many if many * 2 >= of.operations => " Most operations end with an error.",
+        _ => " Some operations end with an error.",
+    }
+}
+
 /// The same without what is at its limit.
 fn by_stage(of: &Observed, bound: &BoundBy) -> String {
     let part = |stages: &[Stage]| percent(stages.iter().map(|stage| of.share(stage)).sum());
@@ -140,6 +149,12 @@ pub(crate) fn evidence(of: &Observed) -> Vec<String> {
     }
     if of.memory_waits > 0 {
         told.push(format!("{} operations waited for buffer memory.", of.memory_waits));
+    }
+    if of.errors > 0 {
+        told.push(format!(
+            "{} operations ended with an error: `lunet volume list` and the log say what is wrong with storage.",
+            of.errors
+        ));
     }
     if of.refused > 0 {
         told.push(format!(
