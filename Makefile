@@ -17,7 +17,7 @@ export RUST_LIB_BACKTRACE = 0
 BUILD = $(CARGO) test --locked --workspace --no-run
 BUILT = LUNET_BIN=$(CURDIR)/target/debug/lunet LUNET_LAB_PROGRAMS=$(CURDIR)/target/debug
 
-.PHONY: help run web test test-quick test-host host-tests lab-tests checked lab lab-guest lab-zfs test-lab interoperability test-kills bench bench-lab bench-transports conformance conformance-nvme sim fuzz fuzz-long lint clean prepare
+.PHONY: help run install packages test-packages web test test-quick test-host host-tests lab-tests checked lab lab-guest lab-zfs test-lab interoperability test-kills bench bench-lab bench-transports conformance conformance-nvme sim fuzz fuzz-long lint clean prepare
 
 help: ## show this list
 	@echo "make <target>:"
@@ -26,6 +26,19 @@ help: ## show this list
 run: ## build and start lunet on its embedded default: one volume, 127.0.0.1:3260
 	@scripts/install-missing build
 	$(CARGO) run --locked --release -p lunet -- serve
+
+PREFIX ?= /usr/local
+
+install: ## build and install below PREFIX (default /usr/local), with DESTDIR before every path
+	@scripts/install-missing build
+	$(CARGO) build --locked --release -p lunet
+	packaging/install target/release/lunet "$(PREFIX)" "$(DESTDIR)"
+
+packages: ## build tarball, deb, rpm, symbols, SBOM and checksums into target/package/out; ARCH="x86_64 aarch64"
+	packaging/package $(ARCH)
+
+test-packages: ## install, use, upgrade, remove and purge the deb of `make packages` in trees of Debian 12 and 13 (root)
+	packaging/test
 
 # The lab's guest is built beside the compiler, and its suites run beside the tests of this machine: much of both is waiting. Nothing
 # but the suite that needs ZFS waits for ZFS.
