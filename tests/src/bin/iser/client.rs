@@ -69,6 +69,8 @@ pub struct Session {
     seen: VecDeque<Seen>,
     /// Both ends have agreed to the connection.
     stands: bool,
+    /// The other end has hung up.
+    left: bool,
 }
 
 /// The direction of the data.
@@ -137,7 +139,7 @@ impl Client {
         self.adapter.connect(endpoint, params)?;
         let (sent, seen) = (Sent::default(), VecDeque::new());
         let proto = Proto::new(options);
-        Ok(Session { endpoint, token, proto, sent, seen, stands: false })
+        Ok(Session { endpoint, token, proto, sent, seen, stands: false, left: false })
     }
 
     fn options(&self) -> Options {
@@ -261,6 +263,16 @@ impl Client {
         }
     }
 
+    /// Waits for the other end to hang up.
+    pub fn until_left(&mut self, session: &mut Session) -> Result<()> {
+        let end = Instant::now() + LIMIT;
+        while !session.left {
+            ensure!(Instant::now() < end, "the other end has not hung up within {LIMIT:?}");
+            self.iterate(session)?;
+        }
+        Ok(())
+    }
+
     /// Takes in what has happened, or waits for something to happen.
     fn iterate(&mut self, session: &mut Session) -> Result<()> {
         self.send(session)?;
@@ -310,7 +322,10 @@ impl Client {
         match what {
             CmEventKind::Established => session.stands = true,
             CmEventKind::TimewaitExit => {}
-            _ => self.lost(session),
+            _ => {
+                session.left = true;
+                self.lost(session);
+            }
         }
     }
 

@@ -120,6 +120,8 @@ fn wrong_key(client: &mut Client, _: u64) -> Result<()> {
         let mut session = client.logged_in()?;
         client.submit(&mut session, (way, 0, 128), 0xff)?;
         client.until(&mut session, |seen| matches!(seen, Event::Failed(_)))?;
+        // This end hears of it first, and would hang up on a target that has not heard of it yet.
+        client.until_left(&mut session)?;
         client.vanish(session);
     }
     let mut found = vec![1; MEMORY as usize];
