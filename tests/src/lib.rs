@@ -16,6 +16,7 @@ pub mod clients;
 pub mod conformance;
 pub mod data;
 pub mod fuse;
+pub mod manager;
 pub mod nbd;
 pub mod nvme;
 pub mod process;

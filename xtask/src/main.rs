@@ -22,6 +22,8 @@ enum Tool {
     Transports(bench::transports::Arguments),
     /// Measure a volume while another volume's storage hangs, and print the ratios (two cores)
     Neighbour(bench::neighbour::Arguments),
+    /// Restart lunet under load, and print the longest pause that initiators see (root, /dev/fuse)
+    Restart(bench::restart::Arguments),
     /// Compare lunet's load generator with libiscsi's iscsi-perf: reads per CPU second (two cores)
     Initiator(bench::initiator::Arguments),
     /// Compare what fio and lunet's load generator measure on the same slow LUN (two cores, /dev/fuse)
@@ -43,6 +45,7 @@ fn main() -> Result<()> {
         Tool::Compare(arguments) => bench::compare::run(&arguments),
         Tool::Transports(arguments) => bench::transports::run(&arguments),
         Tool::Neighbour(arguments) => bench::neighbour::run(&arguments),
+        Tool::Restart(arguments) => bench::restart::run(&arguments),
         Tool::Initiator(arguments) => bench::initiator::run(&arguments),
         Tool::Agree(arguments) => bench::agree::run(&arguments),
         Tool::Load(arguments) => bench::initiator::load(&arguments),

@@ -12,6 +12,7 @@ mod machine;
 pub mod neighbour;
 mod peers;
 mod report;
+pub mod restart;
 mod spread;
 pub mod transports;
 mod usage;

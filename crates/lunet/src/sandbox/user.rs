@@ -115,10 +115,21 @@ fn clear_bounding_set() -> rustix::io::Result<()> {
 
 /// Gives up all capabilities but these.
 fn keep(kept: CapabilitySet) -> Result<()> {
-    let kept = capabilities(None)?.permitted & kept;
-    let sets =
-        CapabilitySets { effective: kept, permitted: kept, inheritable: CapabilitySet::empty() };
-    set_capabilities(None, sets).context("cannot give up capabilities")
+    let now = capabilities(None)?;
+    // A service manager that left none may have forbidden to change them, too.
+    without(&now, kept)
+        .map_or(Ok(()), |sets| set_capabilities(None, sets).context("cannot give up capabilities"))
+}
+
+/// The sets without all but these; `None` if there is nothing to give up.
+fn without(now: &CapabilitySets, kept: CapabilitySet) -> Option<CapabilitySets> {
+    let left = now.permitted & kept;
+    let has_more = now.permitted != left || now.effective != left || !now.inheritable.is_empty();
+    has_more.then_some(CapabilitySets {
+        effective: left,
+        permitted: left,
+        inheritable: CapabilitySet::empty(),
+    })
 }
 
 /// Gives up the capabilities that are not needed. There is one thread.
@@ -140,6 +151,24 @@ pub fn left() -> Vec<String> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn who_has_nothing_to_give_up_changes_nothing() {
+        let none = CapabilitySet::empty();
+        let has = |permitted, inheritable| CapabilitySets {
+            effective: permitted,
+            permitted,
+            inheritable,
+        };
+        assert!(without(&has(none, none), KEPT).is_none());
+        assert!(without(&has(KEPT, none), KEPT).is_none());
+        for more in [has(KEPT | CapabilitySet::SYS_ADMIN, none), has(KEPT, CapabilitySet::KILL)] {
+            let left = without(&more, KEPT).expect("there is something to give up");
+            assert_eq!((left.permitted, left.effective, left.inheritable), (KEPT, KEPT, none));
+        }
+        let idle = CapabilitySets { effective: none, ..has(KEPT, none) };
+        assert!(without(&idle, KEPT).is_some(), "it has them, and does not use them yet");
+    }
 
     #[test]
     fn a_user_has_its_groups() {
