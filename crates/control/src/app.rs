@@ -21,6 +21,7 @@ use crate::access::{Access, BookError, clock, same};
 use crate::audit::{AuditEntry, Log, Notifier};
 use crate::binds::Binds;
 use crate::events::Events;
+use crate::everybody;
 use crate::guard::{Arrival, Peer};
 use crate::jobs::Jobs;
 use crate::once::{Again, Given, Known, Once, hash};
@@ -434,6 +435,7 @@ impl App {
             Run::Change(change) => {
                 let change = change(&call)?;
                 self.check_match(&call).await?;
+                self.check_opening(&call.who, &change).await?;
                 let answer = self.ask(&call.who, lunet_api::Request::preview(change)).await?;
                 Ok(json(StatusCode::OK, &answer))
             }
@@ -472,6 +474,7 @@ impl App {
     ) -> Result<Response, Problem> {
         let change = change(call)?;
         self.check_match(call).await?;
+        self.check_opening(&call.who, &change).await?;
         let answer = self.ask(&call.who, lunet_api::Request::change(change)).await?;
         Ok(json(call.route.status(), &answer))
     }
@@ -491,6 +494,28 @@ impl App {
             &call.body,
         ]);
         self.once.claim(call.who.identity(), key, request).map(Some)
+    }
+
+    /// Refuses a change by which a target is open to everybody, if that is not for who asks.
+    async fn check_opening(
+        self: &Arc<Self>,
+        who: &Principal,
+        change: &Change,
+    ) -> Result<(), Problem> {
+        let Some(name) = everybody::concerned(change) else { return Ok(()) };
+        if who.role.may(Role::Administrator) {
+            return Ok(());
+        }
+        let answer = self.ask(who, lunet_api::Request::Targets).await?;
+        let Answer::Targets(all) = answer else {
+            let code = lunet_api::Code::Failed;
+            return Err(lunet_api::Error::new(code, "the server answers something else").into());
+        };
+        let mut targets = all.iter().filter(|target| target.name.eq_ignore_ascii_case(name));
+        match targets.any(|target| everybody::let_in(change, target)) {
+            true => Err(Problem::opens()),
+            false => Ok(()),
+        }
     }
 
     /// Refuses a change of something that is not as the client knows it.

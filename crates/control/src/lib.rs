@@ -13,6 +13,7 @@ mod app;
 mod audit;
 mod binds;
 mod events;
+mod everybody;
 mod guard;
 mod jobs;
 mod listen;

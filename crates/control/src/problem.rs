@@ -77,6 +77,11 @@ impl Problem {
         Self::new(StatusCode::FORBIDDEN, "forbidden", message)
     }
 
+    /// A change that is for administrators, as it lets everybody in.
+    pub(crate) fn opens() -> Self {
+        Self::forbidden("to let everybody in needs the role administrator")
+    }
+
     pub(crate) fn busy() -> Self {
         let code = Code::TooManyClients.to_string();
         Self::new(StatusCode::SERVICE_UNAVAILABLE, &code, "too many requests at once")

@@ -10,6 +10,7 @@ use utoipa::ToSchema;
 
 use super::{FORCE, KEEP, Route, Run, Tagged, Verb, change, get, many, number, one, with_tag};
 use crate::app::{Call, json, tag};
+use crate::everybody;
 use crate::problem::Problem;
 use crate::service::Role;
 
@@ -146,9 +147,8 @@ fn allow(call: &Call) -> Result<Change, Problem> {
     if initiators.is_empty() {
         return Err(Problem::invalid("say which initiators"));
     }
-    let everybody = |entry: &String| entry.contains('*') || entry.ends_with("/0");
-    if initiators.iter().any(everybody) && !call.who.role.may(Role::Administrator) {
-        return Err(Problem::forbidden("to let everybody in needs the role administrator"));
+    if everybody::are(&initiators) && !call.who.role.may(Role::Administrator) {
+        return Err(Problem::opens());
     }
     Ok(Change::AllowInitiators { target: target(call), initiators, force, keep_sessions })
 }

@@ -273,11 +273,26 @@ fn operators_name_no_files_and_let_nobody_in_but_by_name() {
         assert_eq!(status("/api/v1/volumes", &admin, body.clone()), 201, "{body}");
     }
     assert_eq!(status("/api/v1/volumes", &operator, json!({"name": "a", "size": 512})), 201);
-    for everybody in ["*", "iqn.*", "0.0.0.0/0", "::/0"] {
+    for everybody in ["*", "iqn.*", "0.0.0.0/0", "::/0", "0.0.0.0/00", "::/00", "1.2.3.4/1"] {
         let body = json!({"initiators": ["iqn.b:y", everybody]});
         assert_eq!(status("/api/v1/targets/iqn.a:x/initiators", &operator, body.clone()), 403);
         assert_eq!(status("/api/v1/targets/iqn.a:x/initiators", &admin, body), 200);
     }
+    let path = "/api/v1/targets/iqn.a:x/initiators";
+    let halves = json!({"initiators": ["0.0.0.0/2", "64.0.0.0/2"]});
+    assert_eq!(status(path, &operator, halves), 403);
+    // One after the other.
+    let quarter = json!({"initiators": ["0.0.0.0/2"]});
+    assert_eq!(status(path, &operator, quarter), 200);
+    *server.fake.initiators.lock().unwrap() = Some("all from 0.0.0.0/2".into());
+    let other = json!({"initiators": ["64.0.0.0/2"]});
+    assert_eq!(status(&format!("{path}?dry_run=true"), &operator, other.clone()), 403);
+    assert_eq!(status(path, &operator, other.clone()), 403);
+    assert_eq!(status(path, &admin, other), 200);
+    *server.fake.initiators.lock().unwrap() = Some("iqn.b:y, coming from 0.0.0.0/0".into());
+    let remove =
+        |token: &str| server.ask("DELETE", &format!("{path}/iqn.b:y")).bearer(token).send().status;
+    assert_eq!((remove(&operator), remove(&admin)), (403, 200));
     let twice = server.ask("POST", "/api/v1/volumes?dry_run=false&dry_run=true").bearer(&operator);
     assert_eq!(twice.json(&json!({"name": "a", "size": 512})).send().status, 400);
 }

@@ -29,6 +29,8 @@ pub struct Fake {
     pub changes: Mutex<Vec<Change>>,
     pub size: Mutex<u64>,
     pub text: Mutex<String>,
+    /// Who may log in to the target.
+    pub initiators: Mutex<Option<String>>,
     hangs: Mutex<bool>,
     wake: Condvar,
     pub notifier: Notifier,
@@ -94,7 +96,9 @@ impl Service for Fake {
             Request::Targets => {
                 let file = Some("/etc/lunet/secret".into());
                 let users = vec![User { name: "u".into(), file, ..User::default() }];
-                Answer::Targets(vec![Target { name: "iqn.a:x".into(), users, ..Target::default() }])
+                let initiators = self.initiators.lock().unwrap().clone();
+                let name = "iqn.a:x".into();
+                Answer::Targets(vec![Target { name, users, initiators, ..Target::default() }])
             }
             Request::Sessions => Answer::Sessions(Vec::new()),
             Request::Stats => {
@@ -184,6 +188,7 @@ pub fn start(wanted: Wanted) -> Server {
         changes: Mutex::default(),
         size: Mutex::new(1 << 30),
         text: Mutex::new("[server]\n".into()),
+        initiators: Mutex::default(),
         hangs: Mutex::new(false),
         wake: Condvar::new(),
         notifier: notifier.clone(),
