@@ -14,6 +14,7 @@ use lunet_api::{Answer, Change};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 use sha2::{Digest, Sha256};
+use tokio::runtime::Handle;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tokio::time::timeout;
 
@@ -270,13 +271,32 @@ impl App {
         self.notifier.record(entry(call.arrival.peer, who, what, outcome));
     }
 
-    /// The same of what strangers ask. When it is refused, the line can be spared.
-    pub(crate) fn remark(&self, from: Peer, who: String, what: &str, outcome: &Outcome) {
-        let entry = entry(from, who, what.to_owned(), outcome);
-        match outcome {
-            Outcome::Done(_) => self.notifier.record(entry),
-            Outcome::Refused(_) => self.notifier.remark(entry),
-        }
+    /// Writes down what is about to be done, on stable storage. Blocks: not for the thread of the interface.
+    ///
+    /// # Errors
+    /// It cannot be written, and is not to be done.
+    pub(crate) fn note(
+        &self,
+        from: Peer,
+        who: String,
+        what: String,
+        done: String,
+    ) -> Result<(), Problem> {
+        let entry = entry(from, who, what, &Outcome::Done(done));
+        Handle::current().block_on(self.notifier.before(entry))
+    }
+
+    /// The same for the thread of the interface.
+    pub(crate) async fn noted(&self, call: &Call, what: &str, done: &str) -> Result<(), Problem> {
+        let (outcome, who) = (Outcome::Done(done.to_owned()), call.who.told());
+        let entry = entry(call.arrival.peer, who, what.to_owned(), &outcome);
+        self.notifier.before(entry).await
+    }
+
+    /// A line about what a stranger was refused, which can be spared.
+    pub(crate) fn remark(&self, from: Peer, who: String, what: &str, why: &Problem) {
+        let outcome = Outcome::Refused(why.error.to_string());
+        self.notifier.remark(entry(from, who, what.to_owned(), &outcome));
     }
 
     /// Who asks, if they have shown it.

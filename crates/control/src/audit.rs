@@ -12,7 +12,7 @@ use axum::http::StatusCode;
 use lunet_api::{Change, Code};
 use lunet_files as files;
 use serde::{Deserialize, Serialize};
-use tokio::sync::mpsc;
+use tokio::sync::{mpsc, oneshot};
 use utoipa::ToSchema;
 
 use crate::problem::Problem;
@@ -45,10 +45,15 @@ pub struct AuditEntry {
     pub outcome: String,
 }
 
+/// Is told whether an entry is on stable storage. If it is not, it will not be.
+pub(crate) type Ack = oneshot::Sender<bool>;
+
 /// What the thread of the interface is told.
 pub(crate) enum Notice {
     /// For the audit log.
     Entry(AuditEntry, Option<u64>),
+    /// The same of something that is done once it is written down, and not otherwise.
+    Before(AuditEntry, Ack),
     /// Something of this kind is different now.
     Changed(Cow<'static, str>),
 }
@@ -104,6 +109,20 @@ impl Notifier {
         }
     }
 
+    /// Writes down something that is about to be done. It may be done if this succeeds.
+    ///
+    /// # Errors
+    /// It cannot be written, and is not to be done.
+    pub(crate) async fn before(&self, entry: AuditEntry) -> Result<(), Problem> {
+        let (ack, written) = oneshot::channel();
+        let is_written = match self.send(Notice::Before(entry, ack)) {
+            Ok(()) => written.await.unwrap_or(false),
+            // The interface has ended.
+            Err(_) => false,
+        };
+        if is_written { Ok(()) } else { Err(unwritten()) }
+    }
+
     /// Something for the audit log that can be spared: strangers can make any number of these.
     pub(crate) fn remark(&self, entry: AuditEntry) {
         match self.waiting() < WAITING {
@@ -141,12 +160,7 @@ impl Notifier {
     pub(crate) fn keeps_up(&self) -> Result<(), Problem> {
         match self.waiting() < BEHIND {
             true => Ok(()),
-            false => {
-                let status = StatusCode::SERVICE_UNAVAILABLE;
-                let text = "the audit log cannot be written, so nothing is changed here";
-                let problem = Problem::new(status, &Code::Failed.to_string(), text);
-                Err(problem.fix("see the log of lunet, and whether the disk is full").retry(5))
-            }
+            false => Err(unwritten()),
         }
     }
 
@@ -158,6 +172,14 @@ impl Notifier {
     pub(crate) fn ends_in(&self, log: Log) {
         self.shared.log.get_or_init(|| log);
     }
+}
+
+/// Why something is not done that would have to be written down.
+fn unwritten() -> Problem {
+    let status = StatusCode::SERVICE_UNAVAILABLE;
+    let text = "the audit log cannot be written, so nothing is changed here";
+    let problem = Problem::new(status, &Code::Failed.to_string(), text);
+    problem.fix("see the log of lunet, and whether the disk is full").retry(5)
 }
 
 impl Notices {

@@ -422,25 +422,35 @@ impl Jobs {
         Some(count)
     }
 
-    /// Begins a job.
+    /// The number of a job that is to begin.
+    pub(crate) fn reserve(&self) -> String {
+        let mut all = self.lock();
+        all.0 += 1;
+        all.0.to_string()
+    }
+
+    /// Begins a job with a number that was reserved.
     ///
     /// # Errors
     /// Its options are wrong, too many run, or the program cannot be started.
-    pub(crate) fn begin(app: &Arc<App>, who: &Principal, new: &NewJob) -> Result<Job, Problem> {
+    pub(crate) fn begin(
+        app: &Arc<App>,
+        who: &Principal,
+        (id, new): (String, &NewJob),
+    ) -> Result<Job, Problem> {
         let arguments = new.arguments()?;
         let cancel = Arc::new(Notify::new());
         let job = {
             let mut all = app.jobs.lock();
-            let (last, entries) = &mut *all;
+            let entries = &mut all.1;
             room(entries, who)?;
             let child = app.jobs.spawn(&arguments)?;
             while entries.len() >= KEPT {
                 let Some(at) = oldest(entries) else { break };
                 entries.remove(at);
             }
-            *last += 1;
             let job = Job {
-                id: last.to_string(),
+                id,
                 kind: new.kind,
                 state: JobState::Running,
                 by: who.name.clone(),

@@ -34,7 +34,7 @@ use tower_service::Service as _;
 
 use crate::access::clock;
 use crate::app::App;
-use crate::audit::{Notice, Notices};
+use crate::audit::{Ack, AuditEntry, Notice, Notices};
 use crate::guard::{self, Arrival, Peer};
 use crate::patient::Patient;
 use crate::routes;
@@ -433,54 +433,87 @@ async fn connection<S>(
     let _ = builder.serve_connection(TokioIo::new(Patient::new(stream, STUCK)), service).await;
 }
 
+/// Entries of the audit log that are to be written.
+#[derive(Default)]
+struct Unwritten {
+    entries: Vec<AuditEntry>,
+    /// Those that are done only if they are written.
+    before: Vec<(AuditEntry, Ack)>,
+    /// Of the last of those that the server has sent.
+    number: Option<u64>,
+    /// Entries of the interface itself, which are in no other log yet.
+    own: Vec<AuditEntry>,
+}
+
+impl Unwritten {
+    fn take(&mut self, app: &App, notices: &Notices, notice: Notice) {
+        match notice {
+            Notice::Entry(entry, number) => {
+                if number.is_none() {
+                    self.own.push(entry.clone());
+                }
+                self.entries.push(entry);
+                self.number = number.or(self.number);
+            }
+            Notice::Before(entry, ack) => self.before.push((entry, ack)),
+            Notice::Changed(what) => {
+                app.events.send("changed", &serde_json::json!({"what": what}));
+                notices.done(1);
+            }
+        }
+    }
+
+    /// Writes them. What cannot be written waits, and is in the log of lunet; what was to be done is not done.
+    async fn write(&mut self, app: &App, notices: &Notices) -> io::Result<()> {
+        let before = self.before.iter().map(|(entry, _)| entry.clone());
+        let all: Vec<AuditEntry> = self.entries.iter().cloned().chain(before).collect();
+        let log = app.log.clone();
+        let write = tokio::task::spawn_blocking(move || log.append(&all));
+        let written = write.await.unwrap_or_else(|error| Err(io::Error::other(error)));
+        notices.done(self.before.len());
+        // Whoever has gone meanwhile does nothing.
+        for (_, ack) in self.before.drain(..) {
+            let _ = ack.send(written.is_ok());
+        }
+        let own = std::mem::take(&mut self.own);
+        if written.is_err() {
+            for AuditEntry { who, what, outcome, .. } in own {
+                tracing::warn!("not in the audit log yet: {who}: {what}: {outcome}");
+            }
+            return written;
+        }
+        notices.done(self.entries.len());
+        self.entries.clear();
+        if let Some(number) = self.number.take() {
+            (app.options.written)(number);
+        }
+        written
+    }
+}
+
 /// Writes the audit log, and passes on what has changed, until the `end` and what waits then. What cannot be written is
 /// tried again.
 async fn keep(app: Arc<App>, mut notices: Notices, mut end: oneshot::Receiver<()>) {
-    let (mut batch, mut entries) = (Vec::new(), Vec::new());
-    let (mut failed, mut last, mut last_number) = (false, false, None);
+    let (mut batch, mut unwritten) = (Vec::new(), Unwritten::default());
+    let (mut failed, mut last) = (false, false);
     while !last {
         tokio::select! {
             count = notices.some(&mut batch) => last = count == 0,
-            () = sleep(AGAIN), if failed => {}
+            () = sleep(AGAIN), if !unwritten.entries.is_empty() => {}
             _ = &mut end => {
                 batch.extend(notices.rest());
                 last = true;
             }
         }
-        for notice in batch.drain(..) {
-            match notice {
-                Notice::Entry(entry, number) => {
-                    entries.push(entry);
-                    last_number = number.or(last_number);
-                }
-                Notice::Changed(what) => {
-                    app.events.send("changed", &serde_json::json!({"what": what}));
-                    notices.done(1);
-                }
-            }
-        }
-        if entries.is_empty() {
+        batch.drain(..).for_each(|notice| unwritten.take(&app, &notices, notice));
+        if unwritten.entries.is_empty() && unwritten.before.is_empty() {
             continue;
         }
-        let (log, batch) = (app.log.clone(), std::mem::take(&mut entries));
-        let write = move || (log.append(&batch), batch);
-        // A thread that has panicked has taken them along.
-        let Ok((written, batch)) = tokio::task::spawn_blocking(write).await else { continue };
-        match written {
-            Ok(()) => {
-                notices.done(batch.len());
-                if let Some(number) = last_number.take() {
-                    (app.options.written)(number);
-                }
-            }
-            Err(error) => {
-                if !failed {
-                    tracing::error!("the audit log cannot be written: {error}");
-                }
-                entries = batch;
-            }
+        let written = unwritten.write(&app, &notices).await;
+        if let (Err(error), false) = (&written, failed) {
+            tracing::error!("the audit log cannot be written: {error}");
         }
-        failed = !entries.is_empty();
+        failed = written.is_err();
     }
 }
 

@@ -126,6 +126,9 @@ pub(crate) struct ShownAccount {
     pub(crate) sessions: u64,
 }
 
+/// Writes down what is about to be done, or refuses it.
+pub(crate) type Note<'n, T> = &'n dyn Fn(&T) -> Result<(), Problem>;
+
 /// Who may ask for what.
 pub(crate) struct Access {
     idle: Duration,
@@ -175,11 +178,17 @@ impl Access {
         self.lock().code.as_ref().map(|code| code.text().to_owned())
     }
 
-    /// Changes the book, and writes it. What cannot be written has not changed.
-    fn edit<T>(&self, edit: impl FnOnce(&mut Book) -> Result<T, Problem>) -> Result<T, Problem> {
+    /// Changes the book, and writes it. What cannot be written has not changed. `note` writes it down before that, or
+    /// refuses it.
+    fn edit<T>(
+        &self,
+        edit: impl FnOnce(&mut Book) -> Result<T, Problem>,
+        note: Note<'_, T>,
+    ) -> Result<T, Problem> {
         let _one = self.writing.lock().unwrap_or_else(PoisonError::into_inner);
         let mut book = self.lock().book.clone();
         let result = edit(&mut book)?;
+        note(&result)?;
         self.store.write(&book).map_err(|error| Error::new(Code::Failed, error.to_string()))?;
         let mut inner = self.lock();
         // Uses of tokens that were noted meanwhile stay.
@@ -199,7 +208,7 @@ impl Access {
     /// Writes when tokens were used, if that is not in the file yet.
     pub(crate) fn flush(&self) {
         if std::mem::take(&mut self.lock().used) {
-            if let Err(problem) = self.edit(|_| Ok(())) {
+            if let Err(problem) = self.edit(|_| Ok(()), &|()| Ok(())) {
                 tracing::warn!("when tokens were used is not written: {}", problem.error);
             }
         }
@@ -212,6 +221,7 @@ impl Access {
         code: &str,
         (name, password): (&str, &str),
         peer: Peer,
+        note: Note<'_, ()>,
     ) -> (Result<Login, Problem>, Option<String>) {
         {
             let now = Instant::now();
@@ -249,13 +259,14 @@ impl Access {
             Err(problem) => return (Err(problem), None),
         };
         let hash = account.hash.clone();
-        let made = self.edit(|book| match book.accounts.is_empty() {
+        let first = |book: &mut Book| match book.accounts.is_empty() {
             true => {
                 book.accounts.push(account);
                 Ok(())
             }
             false => Err(Error::new(Code::Exists, "there is an account already").into()),
-        });
+        };
+        let made = self.edit(first, note);
         if let Err(problem) = made {
             return (Err(problem), None);
         }
@@ -389,6 +400,11 @@ impl Access {
         }
     }
 
+    /// Ends a session that has just begun.
+    pub(crate) fn end(&self, login: &Login) {
+        self.lock().sessions.remove(&digest(&login.id));
+    }
+
     /// Ends a session.
     pub(crate) fn logout(&self, who: &Principal) {
         self.lock().sessions.remove(&who.id);
@@ -410,12 +426,13 @@ impl Access {
         name: &str,
         password: &str,
         role: Role,
+        note: Note<'_, ()>,
     ) -> Result<(), Problem> {
         if role == Role::Metrics {
             return Err(Problem::invalid("only a token can have the role metrics"));
         }
         let account = Account::new(name, password, role)?;
-        self.edit(|book| {
+        let add = |book: &mut Book| {
             if book.accounts.iter().any(|account| account.name == name) {
                 let error = Error::new(Code::Exists, format!("there is an account {name} already"));
                 return Err(error.fix("choose another name").into());
@@ -425,15 +442,20 @@ impl Access {
             }
             book.accounts.push(account);
             Ok(())
-        })?;
+        };
+        self.edit(add, note)?;
         // There is an account now, if there was none.
         self.lock().code = None;
         Ok(())
     }
 
     /// Removes an account, its sessions, and the tokens that were made by it, or by tokens of it. Gives how many tokens.
-    pub(crate) fn remove_account(&self, name: &str) -> Result<usize, Problem> {
-        let (account, tokens) = self.edit(|book| {
+    pub(crate) fn remove_account(
+        &self,
+        name: &str,
+        note: Note<'_, usize>,
+    ) -> Result<usize, Problem> {
+        let remove = |book: &mut Book| {
             let at = position(book, name)?;
             let is_admin = |account: &&Account| account.role == Role::Administrator;
             if is_admin(&&book.accounts[at]) && book.accounts.iter().filter(is_admin).count() == 1 {
@@ -449,7 +471,8 @@ impl Access {
             };
             book.tokens.retain(|token| !of_it(token));
             Ok((account, before - book.tokens.len()))
-        })?;
+        };
+        let (account, tokens) = self.edit(remove, &|(_, tokens)| note(tokens))?;
         self.lock().sessions.retain(|_, session| session.account != account);
         Ok(tokens)
     }
@@ -459,8 +482,8 @@ impl Access {
         &self,
         who: &Principal,
         name: &str,
-        password: &str,
-        current: Option<&str>,
+        (password, current): (&str, Option<&str>),
+        note: Note<'_, ()>,
     ) -> Result<(), Problem> {
         let account = self.lock().book.accounts.iter().find(|one| one.name == name).cloned();
         let needs = who.role != Role::Administrator || current.is_some();
@@ -476,11 +499,12 @@ impl Access {
             }
         }
         let hash = book::hash(password)?;
-        self.edit(|book| {
+        let set = |book: &mut Book| {
             let at = position(book, name)?;
             book.accounts[at].hash = hash;
             Ok(())
-        })?;
+        };
+        self.edit(set, note)?;
         // Whoever has learned of the old one is out; who has changed it stays.
         self.lock().sessions.retain(|id, session| session.name != name || *id == who.id);
         Ok(())
@@ -496,6 +520,7 @@ impl Access {
         who: &Principal,
         (name, role): (&str, Role),
         seconds: u64,
+        note: Note<'_, Token>,
     ) -> Result<(Token, Zeroizing<String>), Problem> {
         let no_random = |error: io::Error| Error::new(Code::Failed, error.to_string());
         book::check_name(name)?;
@@ -516,24 +541,25 @@ impl Access {
             expires: now.saturating_add(seconds),
             last_used: None,
         };
-        let made = token.clone();
-        self.edit(|book| {
+        let add = |book: &mut Book| {
             book.tokens.retain(|token| token.expires > now);
             if book.tokens.len() >= MOST {
                 return Err(Problem::invalid(format!("there are {MOST} tokens, and no more")));
             }
-            book.tokens.push(token);
-            Ok(())
-        })?;
+            book.tokens.push(token.clone());
+            Ok(token)
+        };
+        let made = self.edit(add, note)?;
         let text = Zeroizing::new(format!("{PREFIX}{}_{}", *id, *secret));
         Ok((made, text))
     }
 
-    pub(crate) fn remove_token(&self, id: &str) -> Result<Token, Problem> {
-        self.edit(|book| match book.tokens.iter().position(|token| token.id == id) {
+    pub(crate) fn remove_token(&self, id: &str, note: Note<'_, Token>) -> Result<Token, Problem> {
+        let remove = |book: &mut Book| match book.tokens.iter().position(|token| token.id == id) {
             Some(at) => Ok(book.tokens.remove(at)),
             None => Err(Problem::not_found(format!("there is no token {id}"))),
-        })
+        };
+        self.edit(remove, note)
     }
 }
 

@@ -212,17 +212,21 @@ async fn first_start(app: Arc<App>, call: Call) -> Result<Response, Problem> {
     let peer = call.arrival.peer;
     // Whoever asks may go meanwhile. That hides nothing.
     let work = move || {
-        let (made, next) = here.access.first_start(&code, (&name, password.text()), peer);
+        let done = "the first account is made";
+        let note = || here.note(peer, shown.clone(), "first-start".to_owned(), done.to_owned());
+        let credentials = (&*name, password.text());
+        let (made, next) = here.access.first_start(&code, credentials, peer, &|()| note());
         if let Some(next) = next {
             let app = Arc::clone(&here);
             let text = format!("first-start code: {next} (the one before was tried too often)");
             Handle::current().spawn(async move { (app.options.tell)(&text) });
         }
         // A stranger who comes too late, or is held back, is not written down: they could fill the log.
-        let told = |problem: &Problem| problem.status == StatusCode::UNAUTHORIZED;
-        if made.as_ref().err().is_none_or(told) {
-            let outcome = Outcome::of(&made, |_| "the first account is made".to_owned());
-            here.remark(peer, shown, "first-start", &outcome);
+        let told = |problem: &&Problem| {
+            problem.status == StatusCode::UNAUTHORIZED || problem.status.is_server_error()
+        };
+        if let Some(problem) = made.as_ref().err().filter(told) {
+            here.remark(peer, shown, "first-start", problem);
         }
         made
     };
@@ -235,12 +239,17 @@ async fn login(app: Arc<App>, call: Call) -> Result<Response, Problem> {
     let (shown, peer) = (printable(&name), call.arrival.peer);
     let here = Arc::clone(&app);
     let work = move || {
-        let login = here.access.login(&name, password.text(), peer);
+        let login = here.access.login(&name, password.text(), peer).and_then(|login| {
+            let noted = here.note(peer, shown.clone(), "login".to_owned(), "logged in".to_owned());
+            if noted.is_err() {
+                here.access.end(&login);
+            }
+            noted.map(|()| login)
+        });
         // Those that are held back are not written down one by one.
-        let told = |problem: &Problem| problem.status != StatusCode::TOO_MANY_REQUESTS;
-        if login.as_ref().err().is_none_or(told) {
-            let outcome = Outcome::of(&login, |_| "logged in".to_owned());
-            here.remark(peer, shown, "login", &outcome);
+        let told = |problem: &&Problem| problem.status != StatusCode::TOO_MANY_REQUESTS;
+        if let Some(problem) = login.as_ref().err().filter(told) {
+            here.remark(peer, shown, "login", problem);
         }
         login
     };
@@ -278,7 +287,18 @@ async fn accounts(app: Arc<App>) -> Result<Response, Problem> {
     Ok(json(StatusCode::OK, &all))
 }
 
-/// Says what was done to an account, and writes it into the audit log.
+/// Writes down what is about to be done to accounts and tokens by who asks.
+fn note(
+    app: &Arc<App>,
+    call: &Call,
+    what: &str,
+) -> impl Fn(&str) -> Result<(), Problem> + Send + use<> {
+    let (app, what) = (Arc::clone(app), what.to_owned());
+    let (peer, who) = (call.arrival.peer, call.who.told());
+    move |done| app.note(peer, who.clone(), what.clone(), done.to_owned())
+}
+
+/// Says what was done to an account. That it is done is in the audit log by now, and that it is not comes there.
 fn concluded(
     app: &App,
     call: &Call,
@@ -286,8 +306,10 @@ fn concluded(
     done: Result<String, Problem>,
     status: StatusCode,
 ) -> Result<Response, Problem> {
-    let outcome = Outcome::of(&done, Clone::clone);
-    app.record(call, call.who.told(), what, &outcome);
+    if let Err(problem) = &done {
+        let outcome = Outcome::Refused(problem.error.to_string());
+        app.record(call, call.who.told(), what, &outcome);
+    }
     let done = done?;
     app.notifier.differs("accounts");
     Ok(json(status, &Said { done }))
@@ -296,10 +318,11 @@ fn concluded(
 async fn add_account(app: Arc<App>, call: Call) -> Result<Response, Problem> {
     let NewAccount { name, password, role } = call.json()?;
     let what = format!("create-account name={:?} role={}", printable(&name), role.as_str());
-    let here = Arc::clone(&app);
+    let (here, note) = (Arc::clone(&app), note(&app, &call, &what));
     let work = move || {
-        let made = here.access.add_account(&name, password.text(), role);
-        made.map(|()| format!("account {name} is created"))
+        let done = format!("account {name} is created");
+        let made = here.access.add_account(&name, password.text(), role, &|()| note(&done));
+        made.map(|()| done)
     };
     let done = app.hash(work).await?;
     concluded(&app, &call, what, done, StatusCode::CREATED)
@@ -308,14 +331,15 @@ async fn add_account(app: Arc<App>, call: Call) -> Result<Response, Problem> {
 async fn remove_account(app: Arc<App>, call: Call) -> Result<Response, Problem> {
     let name = call.part("name").to_owned();
     let what = format!("delete-account name={:?}", printable(&name));
-    let here = Arc::clone(&app);
+    let (here, note) = (Arc::clone(&app), note(&app, &call, &what));
     let work = move || {
-        let tokens = here.access.remove_account(&name)?;
-        Ok(match tokens {
+        let done = |tokens: &usize| match tokens {
             0 => format!("account {name} is gone"),
             1 => format!("account {name} is gone, and a token that was made by it"),
             more => format!("account {name} is gone, and {more} tokens that were made by it"),
-        })
+        };
+        let removed = here.access.remove_account(&name, &|tokens| note(&done(tokens)));
+        removed.map(|tokens| done(&tokens))
     };
     let done = app.hash(work).await?;
     concluded(&app, &call, what, done, StatusCode::OK)
@@ -329,11 +353,12 @@ async fn set_password(app: Arc<App>, call: Call) -> Result<Response, Problem> {
     }
     let NewPassword { password, current } = call.json()?;
     let what = format!("set-password name={:?}", printable(&name));
-    let (here, who) = (Arc::clone(&app), call.who.clone());
+    let (here, who, note) = (Arc::clone(&app), call.who.clone(), note(&app, &call, &what));
     let work = move || {
-        let current = current.as_ref().map(SecretText::text);
-        let set = here.access.set_password(&who, &name, password.text(), current);
-        set.map(|()| format!("account {name} has another password"))
+        let done = format!("account {name} has another password");
+        let secrets = (password.text(), current.as_ref().map(SecretText::text));
+        let set = here.access.set_password(&who, &name, secrets, &|()| note(&done));
+        set.map(|()| done)
     };
     let done = app.hash(work).await?;
     concluded(&app, &call, what, done, StatusCode::OK)
@@ -351,10 +376,16 @@ async fn add_token(app: Arc<App>, call: Call) -> Result<Response, Problem> {
         return Err(Problem::invalid(format!("a token lasts 1 to {LONGEST} seconds")));
     }
     let what = format!("create-token name={:?} role={}", printable(&name), role.as_str());
-    let (here, who) = (Arc::clone(&app), call.who.clone());
-    let made = app.hash(move || here.access.add_token(&who, (&name, role), seconds)).await?;
-    let outcome = Outcome::of(&made, |(token, _)| format!("token {} is created", token.id));
-    app.record(&call, call.who.told(), what, &outcome);
+    let (here, who, note) = (Arc::clone(&app), call.who.clone(), note(&app, &call, &what));
+    let work = move || {
+        let note = |token: &access::Token| note(&format!("token {} is created", token.id));
+        here.access.add_token(&who, (&name, role), seconds, &note)
+    };
+    let made = app.hash(work).await?;
+    if let Err(problem) = &made {
+        let outcome = Outcome::Refused(problem.error.to_string());
+        app.record(&call, call.who.told(), what, &outcome);
+    }
     let (token, text) = made?;
     app.notifier.differs("accounts");
     // The secret is not kept, not even for whoever has not got the answer.
@@ -376,9 +407,12 @@ async fn add_token(app: Arc<App>, call: Call) -> Result<Response, Problem> {
 async fn remove_token(app: Arc<App>, call: Call) -> Result<Response, Problem> {
     let id = call.part("id").to_owned();
     let what = format!("delete-token id={:?}", printable(&id));
-    let here = Arc::clone(&app);
-    let done = app.hash(move || here.access.remove_token(&id)).await?;
-    let done = done.map(|token| format!("token {} ({}) is gone", token.id, token.name));
+    let (here, note) = (Arc::clone(&app), note(&app, &call, &what));
+    let work = move || {
+        let done = |token: &access::Token| format!("token {} ({}) is gone", token.id, token.name);
+        here.access.remove_token(&id, &|token| note(&done(token))).map(|token| done(&token))
+    };
+    let done = app.hash(work).await?;
     concluded(&app, &call, what, done, StatusCode::OK)
 }
 

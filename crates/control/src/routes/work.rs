@@ -18,13 +18,15 @@ async fn begin(app: Arc<App>, call: Call) -> Result<Response, Problem> {
         let text = format!("{} needs the role {}", new.kind.as_str(), needed.as_str());
         return Err(Problem::forbidden(text));
     }
-    if needed != Role::Viewer {
-        app.notifier.keeps_up()?;
-    }
-    let begun = Jobs::begin(&app, &call.who, &new);
+    let id = app.jobs.reserve();
     // What only looks at the machine is no change.
     if needed != Role::Viewer {
-        let outcome = Outcome::of(&begun, |job| format!("job {} has begun", job.id));
+        app.notifier.keeps_up()?;
+        app.noted(&call, new.kind.as_str(), &format!("job {id} begins")).await?;
+    }
+    let begun = Jobs::begin(&app, &call.who, (id, &new));
+    if let (Err(problem), true) = (&begun, needed != Role::Viewer) {
+        let outcome = Outcome::Refused(problem.error.to_string());
         app.record(&call, call.who.told(), new.kind.as_str().to_owned(), &outcome);
     }
     let job = begun?;

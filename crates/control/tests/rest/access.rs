@@ -205,6 +205,46 @@ fn no_change_is_missing_in_the_audit_log() {
     assert_eq!(server.audit(3004).len(), 3004);
 }
 
+/// Accounts, tokens, passwords and sessions are known to the interface alone.
+#[test]
+fn what_the_interface_does_itself_is_written_down_before_or_not_done() {
+    let server = start(Wanted::default());
+    let root = server.begin();
+    let (id, token) = server.token(&root, "administrator", 600);
+    let path = server.folder.path().join("control/audit.jsonl");
+    let account = json!({"name": "eve", "password": "a good password", "role": "administrator"});
+    let add = || server.ask("POST", "/api/v1/accounts").by(&root).json(&account).send();
+    let all = || {
+        let json = |path: &str| server.get(path).by(&root).send().json();
+        (json("/api/v1/accounts"), json("/api/v1/tokens"))
+    };
+    let before = all();
+    std::fs::rename(&path, path.with_extension("kept")).unwrap();
+    std::fs::create_dir(&path).unwrap();
+    let new = json!({"name": "t", "role": "administrator"});
+    let password = json!({"password": "another password"});
+    for ask in [
+        server.ask("POST", "/api/v1/accounts").json(&account),
+        server.ask("POST", "/api/v1/tokens").json(&new),
+        server.ask("PUT", "/api/v1/accounts/root/password").json(&password),
+        server.ask("DELETE", &format!("/api/v1/tokens/{id}")),
+        server.ask("POST", "/api/v1/jobs").json(&json!({"kind": "tune-rollback"})),
+    ] {
+        let refused = ask.by(&root).send();
+        assert_eq!((refused.status, &refused.json()["code"]), (503, &json!("failed")));
+    }
+    assert_eq!(login(&server, "root", "a good password").status, 503);
+    assert_eq!(all(), before);
+    assert_eq!(server.get("/api/v1/me").bearer(&token).send().status, 200);
+    std::fs::remove_dir(&path).unwrap();
+    assert_eq!(add().status, 201);
+    // It is there by now.
+    let text = std::fs::read_to_string(&path).unwrap();
+    assert!(text.contains("done: account eve is created"), "{text}");
+    assert_eq!(login(&server, "root", "a good password").status, 200);
+    assert!(std::fs::read_to_string(&path).unwrap().ends_with("\"done: logged in\"}\n"));
+}
+
 #[test]
 fn viewers_see_neither_where_secrets_are_nor_how_the_kernel_was_started() {
     let folder = tempfile::TempDir::new().unwrap();
