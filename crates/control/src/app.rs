@@ -15,7 +15,7 @@ use serde::Serialize;
 use serde::de::DeserializeOwned;
 use sha2::{Digest, Sha256};
 use tokio::runtime::Handle;
-use tokio::sync::{OwnedSemaphorePermit, Semaphore};
+use tokio::sync::{MutexGuard, OwnedSemaphorePermit, Semaphore};
 use tokio::time::timeout;
 
 use crate::access::{Access, BookError, clock, same};
@@ -52,6 +52,8 @@ pub(crate) struct App {
     pub(crate) jobs: Jobs,
     pub(crate) document: Bytes,
     once: Once,
+    /// Held from the check of what a change is about until it is made: none comes between.
+    changing: tokio::sync::Mutex<()>,
     /// Requests to the server.
     pub(crate) work: Arc<Semaphore>,
     /// Passwords that are hashed.
@@ -199,6 +201,7 @@ impl App {
             jobs: Jobs::new(program, environment),
             document,
             once: Once::default(),
+            changing: tokio::sync::Mutex::default(),
             work: Arc::new(Semaphore::new(options.limits.requests)),
             hashing: Arc::new(Semaphore::new(2)),
             binds: Binds::default(),
@@ -493,10 +496,24 @@ impl App {
         change: &fn(&Call) -> Result<Change, Problem>,
     ) -> Result<Response, Problem> {
         let change = change(call)?;
+        let _one = self.begin_change().await?;
         self.check_match(call).await?;
         self.check_opening(&call.who, &change).await?;
         let answer = self.ask(&call.who, lunet_api::Request::change(change)).await?;
         Ok(json(call.route.status(), &answer))
+    }
+
+    /// No other change by the interface is made as long as this is held.
+    ///
+    /// # Errors
+    /// Another one takes its time.
+    pub(crate) async fn begin_change(&self) -> Result<MutexGuard<'_, ()>, Problem> {
+        let late = |_| {
+            let code = lunet_api::Code::ChangeUnderWay;
+            let error = lunet_api::Error::new(code, "another change is under way");
+            error.fix("try again when it has ended").into()
+        };
+        timeout(self.options.limits.answer, self.changing.lock()).await.map_err(late)
     }
 
     /// Looks whether a change was made before.

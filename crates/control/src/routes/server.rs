@@ -139,6 +139,7 @@ async fn write(app: Arc<App>, call: Call) -> Result<Response, Problem> {
         let problem = Problem::new(status, "precondition-required", "If-Match is missing");
         return Err(problem.fix("send the ETag of the configuration that you have read"));
     }
+    let _one = app.begin_change().await?;
     app.check_match(&call).await?;
     let (service, who) = (Arc::clone(&app.service), call.who.clone());
     let text = Zeroizing::new(text.text().to_owned());

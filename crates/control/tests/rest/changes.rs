@@ -214,6 +214,38 @@ fn a_change_of_something_else_than_was_read_is_refused() {
     assert_eq!((check("right").status, check("wrong").status), (200, 422));
 }
 
+/// Several changes of one version at the same time: whoever comes first makes it another one.
+#[test]
+fn of_several_changes_of_one_version_one_is_made() {
+    let server = start(Wanted::default());
+    let login = server.begin();
+    for (round, path) in (1..).zip(["/api/v1/volumes/vm1", "/api/v1/config"]) {
+        let tag = server.get(path).by(&login).send().header("etag").unwrap().to_owned();
+        // They wait at the first look at what they change, before any of them is made.
+        server.fake.hang(true);
+        let all = std::thread::scope(|scope| {
+            let asked: Vec<_> = (0..5)
+                .map(|n| {
+                    let (method, body) = match round {
+                        1 => ("PATCH", json!({"size": 4096 * (n + 1)})),
+                        _ => ("PUT", json!({"text": format!("# {n}\n")})),
+                    };
+                    let ask = server.ask(method, path).by(&login).with("If-Match", &tag);
+                    let ask = ask.json(&body);
+                    scope.spawn(move || ask.send().status)
+                })
+                .collect();
+            // As many as can wait there: all of them, or the first if the others wait for it.
+            std::thread::sleep(std::time::Duration::from_millis(200));
+            server.fake.hang(false);
+            let mut all: Vec<_> = asked.into_iter().map(|one| one.join().unwrap()).collect();
+            all.sort_unstable();
+            all
+        });
+        assert_eq!(all, [200, 412, 412, 412, 412], "{path}");
+    }
+}
+
 #[test]
 fn a_dry_run_changes_nothing() {
     let server = start(Wanted::default());
