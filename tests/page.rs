@@ -191,15 +191,23 @@ fn foreign_initiators_use_what_the_interface_has_made() -> Result<()> {
         "it was only checked"
     );
     let tag = tag.context("no ETag")?;
-    let put = |size: &str| -> Result<u16> {
+    let put = |tag: &str, size: &str| -> Result<(u16, String)> {
         let text = json!({"text": text.replace("'5MiB'\n", &format!("'{size}'\n"))});
-        Ok(page.ask_with("PUT", "/api/v1/config", &text, &format!("If-Match: {tag}\r\n"))?.status)
+        let match_ = format!("If-Match: {tag}\r\n");
+        let answer = page.ask_with("PUT", "/api/v1/config", &text, &match_)?;
+        let tag = answer.head.lines().find_map(|line| line.strip_prefix("etag: "));
+        Ok((answer.status, tag.unwrap_or_default().to_owned()))
     };
-    ensure!((put("2MiB")?, put("3MiB")?) == (200, 200), "what was written may be written again");
+    let (status, written) = put(tag, "2MiB")?;
+    ensure!((status, put(tag, "3MiB")?.0) == (200, 412), "nobody overwrites what they do not know");
+    let shown = page.get("/api/v1/config")?;
+    ensure!(shown["pending"].as_str().is_some_and(|text| text.contains("'2MiB'")), "{shown}");
+    ensure!(put(&written, "3MiB")?.0 == 200, "what was written may be written again");
     ensure!(page.get("/api/v1/volumes")?.as_array().map(Vec::len) == Some(2), "it is not applied");
     page.tell("POST", "/api/v1/config/apply", Value::Null)?;
     ensure!(page.get("/api/v1/volumes/more")?["size_bytes"] == 3 * MIB);
-    ensure!(put("4MiB")? == 412, "it is another configuration now");
+    ensure!(page.get("/api/v1/config")?["pending"].is_null(), "it is in force");
+    ensure!(put(tag, "4MiB")?.0 == 412, "it is another configuration now");
     let job = page.tell("POST", "/api/v1/jobs", json!({"kind": "doctor"}))?;
     let path = format!("/api/v1/jobs/{}", job["id"].as_str().context("no number")?);
     let begun = Instant::now();

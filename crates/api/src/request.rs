@@ -100,6 +100,12 @@ pub struct Configuration {
     /// the file and not of this API.
     #[cfg_attr(feature = "schema", schema(value_type = Object))]
     pub config: serde_json::Map<String, serde_json::Value>,
+    /// The file as it is now, but for secrets, if lunet has written it and it is not applied yet.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub pending: Option<String>,
+    /// Stands for the content of the file, if that is not what is in force. It says nothing of what is in it.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub pending_version: Option<String>,
     /// The data directory in use.
     pub data: String,
     /// The control socket in use.

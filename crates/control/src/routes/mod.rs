@@ -93,8 +93,8 @@ const KEEP: Parameter = ("keep_sessions", Of::Flag, "Sessions stay that could no
 pub(crate) enum Tagged {
     /// Nothing.
     Not,
-    /// What is found in the answer to a request.
-    By(fn(&Call) -> lunet_api::Request, fn(&Call, &Answer) -> Option<String>),
+    /// What is found in the answer to a request; none if it is not there.
+    By(fn(&Call) -> lunet_api::Request, fn(&Call, &Answer) -> Vec<String>),
 }
 
 /// How a route is answered.

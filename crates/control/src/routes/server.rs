@@ -107,12 +107,26 @@ fn end_sessions(call: &Call) -> Result<Change, Problem> {
     }
 }
 
+/// The tag of what is in force and of what was written into the file since: both have to be known to whoever writes.
 fn tag_of(answer: &Answer) -> Option<String> {
     let Answer::Config(config) = answer else { return None };
-    Some(tag(&config.text))
+    Some(match &config.pending_version {
+        None => tag(&config.text),
+        Some(version) => tag(&(&config.text, version)),
+    })
 }
 
-const TAGGED: Tagged = Tagged::By(|_| Request::Config, |_, answer| tag_of(answer));
+const TAGGED: Tagged =
+    Tagged::By(|_| Request::Config, |_, answer| tag_of(answer).into_iter().collect());
+
+/// What is applied may have been written by whoever has read what is in force before that.
+const APPLIED: Tagged = Tagged::By(
+    |_| Request::Config,
+    |_, answer| match answer {
+        Answer::Config(config) => tag_of(answer).into_iter().chain([tag(&config.text)]).collect(),
+        _ => Vec::new(),
+    },
+);
 
 fn config(_: &Call, answer: Answer) -> Result<Response, Problem> {
     let tag = tag_of(&answer).unwrap_or_default();
@@ -150,7 +164,13 @@ async fn write(app: Arc<App>, call: Call) -> Result<Response, Problem> {
     if written.is_ok() {
         app.notifier.differs("config");
     }
-    Ok(json(StatusCode::OK, &written?))
+    let answer = json(StatusCode::OK, &written?);
+    // Of what was written: nobody else has written meanwhile.
+    let now = app.ask(&call.who, Request::Config).await.ok();
+    Ok(match now.as_ref().and_then(tag_of) {
+        Some(tag) => with_tag(answer, &tag),
+        None => answer,
+    })
 }
 
 async fn refused(app: Arc<App>, _: Call) -> Result<Response, Problem> {
@@ -286,7 +306,7 @@ pub(super) const ROUTES: &[Route] = &[
     )
     .body(one::<Apply>)
     .answer(one::<Done>)
-    .tagged(TAGGED),
+    .tagged(APPLIED),
     route(
         Verb::Post,
         "/api/v1/config/check",

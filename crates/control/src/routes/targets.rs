@@ -124,8 +124,10 @@ fn show(call: &Call, answer: Answer) -> Result<Response, Problem> {
     }
 }
 
-const TAGGED: Tagged =
-    Tagged::By(|_| Request::Targets, |call, answer| find(call, answer).map(tag_of));
+const TAGGED: Tagged = Tagged::By(
+    |_| Request::Targets,
+    |call, answer| find(call, answer).map(tag_of).into_iter().collect(),
+);
 
 fn make(call: &Call) -> Result<Change, Problem> {
     let NewTarget { name, alias, nvme } = call.json()?;

@@ -95,8 +95,10 @@ fn show(call: &Call, answer: Answer) -> Result<Response, Problem> {
     }
 }
 
-const TAGGED: Tagged =
-    Tagged::By(|_| Request::Volumes, |call, answer| find(call, answer).map(tag_of));
+const TAGGED: Tagged = Tagged::By(
+    |_| Request::Volumes,
+    |call, answer| find(call, answer).map(tag_of).into_iter().collect(),
+);
 
 const KEEP_DATA: super::Parameter = ("keep_data", Of::Flag, "Leave its data where it is");
 

@@ -200,18 +200,40 @@ fn a_change_of_something_else_than_was_read_is_refused() {
     let untagged = server.ask("POST", "/api/v1/volumes").by(&login).json(&json!({"name": "a"}));
     assert_eq!(untagged.with("If-Match", "*").send().status, 400);
 
-    let config = server.get("/api/v1/config").by(&login).send().header("etag").unwrap().to_owned();
-    let put = |tag: &str| {
-        let ask = server.ask("PUT", "/api/v1/config").by(&login).with("If-Match", tag);
-        ask.json(&json!({"text": "[server]\nshards = 1\n"})).send().status
-    };
-    assert_eq!((put("\"x\""), put(&config), put(&config)), (412, 200, 412));
-    assert_eq!(*server.fake.text.lock().unwrap(), "[server]\nshards = 1\n");
     let check = |text: &str| {
         let ask = server.ask("POST", "/api/v1/config/check").by(&login);
         ask.json(&json!({"text": text})).send()
     };
     assert_eq!((check("right").status, check("wrong").status), (200, 422));
+}
+
+/// What was written is not in force yet, and overwritten by nobody who has not seen it.
+#[test]
+fn a_file_that_was_written_is_known_by_its_etag() {
+    let server = start(Wanted::default());
+    let login = server.begin();
+    let get = || server.get("/api/v1/config").by(&login).send();
+    let tag = || get().header("etag").unwrap().to_owned();
+    let put = |tag: &str, text: &str| {
+        let ask = server.ask("PUT", "/api/v1/config").by(&login).with("If-Match", tag);
+        ask.json(&json!({"text": text})).send()
+    };
+    let apply = |tag: &str| {
+        let ask = server.ask("POST", "/api/v1/config/apply").by(&login).with("If-Match", tag);
+        ask.send().status
+    };
+    let before = tag();
+    let (one, two) = ("[server]\nshards = 1\n", "[server]\nshards = 16\n");
+    assert_eq!(put("\"x\"", one).status, 412);
+    let written = put(&before, one);
+    assert_eq!((written.status, put(&before, two).status), (200, 412));
+    let shown = get().json();
+    assert_eq!((&shown["text"], &shown["pending"]), (&json!("[server]\n"), &json!(one)));
+    assert_eq!(written.header("etag"), Some(tag().as_str()));
+    assert_eq!(put(written.header("etag").unwrap(), two).status, 200, "whoever has seen it");
+    assert_eq!((apply("\"x\""), apply(&before)), (412, 200), "what was in force is known");
+    assert_eq!(apply(&before), 412);
+    assert_eq!((get().json()["text"].clone(), apply(&tag())), (json!(two), 200));
 }
 
 /// Several changes of one version at the same time: whoever comes first makes it another one.

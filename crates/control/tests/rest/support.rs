@@ -29,6 +29,8 @@ pub struct Fake {
     pub changes: Mutex<Vec<Change>>,
     pub size: Mutex<u64>,
     pub text: Mutex<String>,
+    /// What was written into the file, until it is applied.
+    pub pending: Mutex<Option<String>>,
     /// Who may log in to the target.
     pub initiators: Mutex<Option<String>>,
     hangs: Mutex<bool>,
@@ -61,6 +63,12 @@ impl Fake {
             Change::ResizeVolume { size: Some(size), .. } => {
                 *self.size.lock().unwrap() = *size;
                 Ok(Done { done: "it has grown".into(), ..Done::default() })
+            }
+            Change::Apply { .. } => {
+                if let Some(text) = self.pending.lock().unwrap().take() {
+                    *self.text.lock().unwrap() = text;
+                }
+                Ok(Done::default())
             }
             other => Ok(Done { done: serde_json::to_string(other).unwrap(), ..Done::default() }),
         };
@@ -108,7 +116,10 @@ impl Service for Fake {
             Request::Portals => Answer::Portals(Vec::new()),
             Request::Config => {
                 let text = self.text.lock().unwrap().clone();
-                Answer::Config(Box::new(Configuration { text, ..Configuration::default() }))
+                let pending = self.pending.lock().unwrap().clone();
+                let pending_version = pending.as_ref().map(|text| text.len().to_string());
+                let more = Configuration::default();
+                Answer::Config(Box::new(Configuration { text, pending, pending_version, ..more }))
             }
             Request::Change { change, .. } => Answer::Done(self.change(who, change)?),
             Request::Preview { change: Change::ReopenVolume { .. }, .. } => {
@@ -129,7 +140,7 @@ impl Service for Fake {
     }
 
     fn write(&self, _: &Principal, text: Zeroizing<String>) -> Result<Done, Error> {
-        *self.text.lock().unwrap() = text.to_string();
+        *self.pending.lock().unwrap() = Some(text.to_string());
         Ok(Done { done: "written".into(), ..Done::default() })
     }
 
@@ -188,6 +199,7 @@ pub fn start(wanted: Wanted) -> Server {
         changes: Mutex::default(),
         size: Mutex::new(1 << 30),
         text: Mutex::new("[server]\n".into()),
+        pending: Mutex::default(),
         initiators: Mutex::default(),
         hangs: Mutex::new(false),
         wake: Condvar::new(),

@@ -192,13 +192,23 @@ impl Manager {
     }
 
     /// What a configuration with this text would change. Secrets that [`configuration`](Self::configuration) has hidden
-    /// are those that are in force.
+    /// are those of the file that was [written](Self::write_text), or those that are in force.
     ///
     /// # Errors
     /// The text is wrong, or says what cannot change.
     pub fn check_text(&self, text: &str) -> Result<Preview> {
         let now = self.now();
-        self.preview_text(&now, self.with_secrets(&now, text)?)
+        let written = self.written.lock().unwrap_or_else(PoisonError::into_inner).clone();
+        let found = self.file_text().ok().flatten().filter(|found| written.as_ref() == Some(found));
+        self.preview_text(&now, Self::with_secrets(&now, found.as_ref(), text)?)
+    }
+
+    /// The text of the configuration file; `None` if there is none.
+    pub(super) fn file_text(&self) -> Result<Option<Zeroizing<String>>> {
+        match files::look(&self.file) {
+            Found::Absent => Ok(None),
+            _ => plan::read_own(&self.file).map(Some),
+        }
     }
 
     /// Replaces the configuration file, and does not apply it.
@@ -208,16 +218,13 @@ impl Manager {
     pub fn write_text(&self, text: &str) -> Result<lunet_api::Done> {
         let _one = self.begin()?;
         let now = self.now();
-        let found = match files::look(&self.file) {
-            Found::Absent => None,
-            _ => Some(plan::read_own(&self.file)?),
-        };
+        let found = self.file_text()?;
         let mut written = self.written.lock().unwrap_or_else(PoisonError::into_inner);
         // What was written here before and is not applied yet may be written again.
         if found != now.plan.text && (found.is_none() || found != *written) {
             return Err(self.changed_by_hand().into());
         }
-        let text = self.with_secrets(&now, text)?;
+        let text = Self::with_secrets(&now, found.as_ref(), text)?;
         plan::of_text(&self.options, &self.file, text.clone())?;
         let before = found.as_ref().map(|text| text.as_bytes());
         if let Err(failed) = files::replace_known(&self.file, before, text.as_bytes()) {
@@ -232,10 +239,18 @@ impl Manager {
         Ok(done)
     }
 
-    /// A text with the secrets that were hidden when it was shown.
-    fn with_secrets(&self, now: &Served, text: &str) -> Result<Zeroizing<String>> {
+    /// A text with the secrets that were hidden when it was shown: those of the file that was `written`, and then those
+    /// that are in force.
+    fn with_secrets(
+        now: &Served,
+        written: Option<&Zeroizing<String>>,
+        text: &str,
+    ) -> Result<Zeroizing<String>> {
         // What is no TOML is told with its lines by whoever reads it next.
         let Ok(mut editor) = Editor::new(text) else { return Ok(Zeroizing::new(text.to_owned())) };
+        if let Some(mut written) = written.and_then(|text| Editor::new(text).ok()) {
+            editor.restore_secrets(&mut written);
+        }
         let mut known = Editor::new(&Self::text(now))?;
         editor.restore_secrets(&mut known);
         Ok(Zeroizing::new(editor.text()))

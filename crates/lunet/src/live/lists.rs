@@ -1,6 +1,8 @@
 //! What there is, for the commands that show it.
 
+use std::hash::BuildHasher;
 use std::os::unix::fs::MetadataExt;
+use std::sync::PoisonError;
 
 use anyhow::Result;
 #[cfg(feature = "tools")]
@@ -11,6 +13,7 @@ use lunet_api::{
 };
 use lunet_backends::layers::{ALWAYS, Effect, Layer, Ops, Rate, Which};
 use lunet_scsi::Sanitation;
+use zeroize::Zeroizing;
 
 use super::nvme::hosts_in_words;
 use super::served::{Open, backend};
@@ -223,12 +226,20 @@ impl Manager {
     /// The configuration in force.
     pub fn configuration(&self) -> Configuration {
         let now = self.now();
-        let shown = Editor::new(&Self::text(&now)).map(|mut editor| {
-            editor.hide_secrets();
-            editor.text()
-        });
+        let shown = |text: &str| {
+            Editor::new(text).map(|mut editor| {
+                editor.hide_secrets();
+                editor.text()
+            })
+        };
         // It is in force, so it can be read.
-        let text = shown.unwrap_or_default();
+        let text = shown(&Self::text(&now)).unwrap_or_default();
+        let found = self.file_text().ok().flatten();
+        let other = found.filter(|found| now.plan.text.as_ref() != Some(found));
+        let written = self.written.lock().unwrap_or_else(PoisonError::into_inner).clone();
+        let pending = other.as_ref().filter(|other| written.as_ref() == Some(*other));
+        let version =
+            |text: &Zeroizing<String>| format!("{:016x}", self.versions.hash_one(text.as_str()));
         let table: toml::Table = text.parse().unwrap_or_default();
         let config = match serde_json::to_value(table) {
             Ok(serde_json::Value::Object(config)) => config,
@@ -242,6 +253,8 @@ impl Manager {
             embedded: now.plan.text.is_none(),
             text,
             config,
+            pending: pending.and_then(|text| shown(text).ok()),
+            pending_version: other.as_ref().map(version),
             data: path(&now.plan.data),
             socket: path(&now.plan.socket),
         }

@@ -40,6 +40,7 @@ mod tests;
 mod volumes;
 
 use std::collections::BTreeMap;
+use std::hash::RandomState;
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, OnceLock, PoisonError, TryLockError};
@@ -107,6 +108,8 @@ pub struct Manager {
     remarks: Mutex<Vec<String>>,
     /// The text that [`write_text`](Self::write_text) has put into the file last.
     written: Mutex<Option<Zeroizing<String>>>,
+    /// Hashes texts with a key of this process: a hash without one would let secrets in them be guessed.
+    versions: RandomState,
     /// Is told of each configuration that comes into force.
     listener: OnceLock<Listener>,
 }
@@ -141,6 +144,7 @@ impl Manager {
             foretelling: AtomicBool::new(false),
             remarks,
             written: Mutex::default(),
+            versions: RandomState::new(),
             listener: OnceLock::new(),
         }
     }
