@@ -9,6 +9,9 @@ use utoipa::ToSchema;
 /// The media type of a problem.
 pub(crate) const MEDIA: &str = "application/problem+json";
 
+/// The code of what is not for who asks.
+const FORBIDDEN: &str = "forbidden";
+
 /// An error, as it is sent.
 #[derive(Debug, Serialize, Deserialize, ToSchema)]
 #[schema(as = Problem)]
@@ -74,7 +77,7 @@ impl Problem {
     }
 
     pub(crate) fn forbidden(message: impl Into<String>) -> Self {
-        Self::new(StatusCode::FORBIDDEN, "forbidden", message)
+        Self::new(StatusCode::FORBIDDEN, FORBIDDEN, message)
     }
 
     /// A change that is for administrators, as it lets everybody in.
@@ -117,6 +120,7 @@ fn status(code: &Code) -> StatusCode {
         | Code::NeedsRestart
         | Code::NotServed
         | Code::WriteBackFailed => StatusCode::CONFLICT,
+        Code::Other(word) if word == FORBIDDEN => StatusCode::FORBIDDEN,
         Code::Stopping
         | Code::NotAnswered
         | Code::TooManyClients
@@ -168,6 +172,8 @@ mod tests {
             assert_ne!(problem.status, StatusCode::INTERNAL_SERVER_ERROR, "{code}");
             assert!(problem.status.as_u16() >= 400, "{code}");
         }
+        let forbidden = Problem::from(Error::new(Code::from(FORBIDDEN), "it is not for you"));
+        assert_eq!(forbidden.status, StatusCode::FORBIDDEN);
         let waits = Problem::from(Error::new(Code::ChangeUnderWay, "another one"));
         assert_eq!(waits.into_response().headers()[header::RETRY_AFTER], "1");
     }

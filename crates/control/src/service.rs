@@ -126,11 +126,12 @@ pub trait Service: Send + Sync + 'static {
     /// Why there is no answer.
     fn answer(&self, who: &Principal, request: Request) -> Result<Answer, Error>;
 
-    /// What a configuration with this text would change. Nothing is written.
+    /// What a configuration with this text would change. Nothing is written. For others than an administrator, no file,
+    /// variable or secret is looked at that the present configuration does not name.
     ///
     /// # Errors
-    /// What is wrong with it.
-    fn check(&self, text: &str) -> Result<Preview, Error>;
+    /// What is wrong with it, or with the code `forbidden` that it names more.
+    fn check(&self, who: &Principal, text: &str) -> Result<Preview, Error>;
 
     /// Replaces the configuration file, and does not apply it.
     ///

@@ -171,7 +171,11 @@ fn read(path: &Path, check: impl FnOnce(&fs::File) -> Result<()>) -> Result<Zero
     }
 }
 
-fn check(path: &Path, text: &str) -> Result<Config> {
+/// Reads the text of a configuration, and none of the files that it names.
+///
+/// # Errors
+/// The mistakes.
+pub fn check(path: &Path, text: &str) -> Result<Config> {
     let config = config::check(text).map_err(|mistakes| Wrong::new(path, mistakes))?;
     secrets::check_file(&config, path).map_err(|mistakes| Wrong::new(path, mistakes))?;
     users::check_groups(&config).map_err(|mistakes| Wrong::new(path, mistakes))?;

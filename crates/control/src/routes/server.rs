@@ -140,9 +140,10 @@ fn apply(call: &Call) -> Result<Change, Problem> {
 
 async fn check(app: Arc<App>, call: Call) -> Result<Response, Problem> {
     let ConfigText { text } = call.json()?;
-    let service = Arc::clone(&app.service);
+    let (service, who) = (Arc::clone(&app.service), call.who.clone());
     let limit = app.options.limits.answer;
-    let checked = app.blocking(&app.work, limit, move || service.check(text.text())).await?;
+    let check = move || service.check(&who, text.text());
+    let checked = app.blocking(&app.work, limit, check).await?;
     Ok(json(StatusCode::OK, &checked?))
 }
 

@@ -205,6 +205,13 @@ fn a_change_of_something_else_than_was_read_is_refused() {
         ask.json(&json!({"text": text})).send()
     };
     assert_eq!((check("right").status, check("wrong").status), (200, 422));
+    let (_, operator) = server.token(&login, "operator", 600);
+    let names = json!({"text": "secret-file = '/etc/shadow'"});
+    let ask = server.ask("POST", "/api/v1/config/check").json(&names);
+    assert_eq!(
+        (ask.clone().by(&login).send().status, ask.bearer(&operator).send().status),
+        (200, 403)
+    );
 }
 
 /// What was written is not in force yet, and overwritten by nobody who has not seen it.

@@ -185,7 +185,11 @@ fn an_interface_that_hangs_holds_up_nobody() {
         ) -> Result<lunet_api::Answer, lunet_api::Error> {
             Err(lunet_api::Error::default())
         }
-        fn check(&self, _: &str) -> Result<lunet_api::Preview, lunet_api::Error> {
+        fn check(
+            &self,
+            _: &lunet_control::Principal,
+            _: &str,
+        ) -> Result<lunet_api::Preview, lunet_api::Error> {
             Err(lunet_api::Error::default())
         }
         fn write(

@@ -132,7 +132,10 @@ impl Service for Fake {
         })
     }
 
-    fn check(&self, text: &str) -> Result<Preview, Error> {
+    fn check(&self, who: &Principal, text: &str) -> Result<Preview, Error> {
+        if text.contains("secret-file") && who.role != Role::Administrator {
+            return Err(Error::new(Code::from("forbidden"), "not for you"));
+        }
         match text.contains("wrong") {
             true => Err(Error::new(Code::Invalid, "lunet.toml:1: x: is not a key")),
             false => Ok(Preview::default()),

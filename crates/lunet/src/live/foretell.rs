@@ -192,15 +192,47 @@ impl Manager {
     }
 
     /// What a configuration with this text would change. Secrets that [`configuration`](Self::configuration) has hidden
-    /// are those of the file that was [written](Self::write_text), or those that are in force.
+    /// are those of the file that was [written](Self::write_text), or those that are in force. For others than an
+    /// `administrator` no file, variable or secret is looked at that the configuration does not name already: the answer
+    /// would say what is there.
     ///
     /// # Errors
-    /// The text is wrong, or says what cannot change.
-    pub fn check_text(&self, text: &str) -> Result<Preview> {
+    /// The text is wrong, or says what cannot change, or names what only an administrator may name.
+    pub fn check_text(&self, text: &str, administrator: bool) -> Result<Preview> {
         let now = self.now();
         let written = self.written.lock().unwrap_or_else(PoisonError::into_inner).clone();
         let found = self.file_text().ok().flatten().filter(|found| written.as_ref() == Some(found));
+        if !administrator {
+            self.check_places(&now, found.as_ref(), text)?;
+        }
         self.preview_text(&now, Self::with_secrets(&now, found.as_ref(), text)?)
+    }
+
+    /// Refuses a text that names a file, a variable or a secret that neither what is in force nor the file that was
+    /// `written` names in that place.
+    fn check_places(
+        &self,
+        now: &Served,
+        written: Option<&Zeroizing<String>>,
+        text: &str,
+    ) -> Result<()> {
+        let Ok(mut editor) = Editor::new(text) else {
+            // This says in which line. What one of the two can read alone is read by none.
+            plan::check(&self.file, text)?;
+            return refuse(Code::Invalid, "the configuration cannot be read as TOML", "");
+        };
+        let mut known = vec![Editor::new(&Self::text(now))?];
+        known.extend(written.and_then(|text| Editor::new(text).ok()));
+        match editor.new_place(&mut known) {
+            None => Ok(()),
+            Some(key) => refuse(
+                Code::from("forbidden"),
+                format!(
+                    "this text has a new `{key}`, or in another place: to have it looked at needs the role administrator"
+                ),
+                "leave it as `lunet config show` has it",
+            ),
+        }
     }
 
     /// The text of the configuration file; `None` if there is none.

@@ -78,7 +78,7 @@ impl Text {
 #[derive(Debug, Serialize, Deserialize)]
 pub enum Ask {
     Answer { who: String, address: Option<IpAddr>, request: Request },
-    Check(String),
+    Check { text: String, administrator: bool },
     Write { who: String, text: String },
     Ready,
     Refused,

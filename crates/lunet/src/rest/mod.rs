@@ -190,8 +190,8 @@ fn answers(asked: &Asked, ask: Ask) -> Reply {
             let answer = asked.answer_to(&Origin::Rest(who, address), request);
             Reply::Answer(answer.map(link::Told))
         }
-        Ask::Check(text) => {
-            let preview = asked.manager().check_text(&text);
+        Ask::Check { text, administrator } => {
+            let preview = asked.manager().check_text(&text, administrator);
             Reply::Check(preview.map_err(|error| trouble::coded(&error)))
         }
         Ask::Write { who, text } => {

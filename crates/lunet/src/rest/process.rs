@@ -12,7 +12,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use anyhow::{Context, Result, bail};
 use lunet_api::{Answer, Code, Done, Error, Preview, Request};
 use lunet_control::{
-    Bound, Control, Limits, Listeners, Notifier, Options, Principal, RefusedLogin, Service,
+    Bound, Control, Limits, Listeners, Notifier, Options, Principal, RefusedLogin, Role, Service,
     notifier,
 };
 use rustix::process::{
@@ -176,8 +176,9 @@ impl Service for Remote {
         }
     }
 
-    fn check(&self, text: &str) -> Result<Preview, Error> {
-        match self.0.ask(Ask::Check(text.to_owned())) {
+    fn check(&self, who: &Principal, text: &str) -> Result<Preview, Error> {
+        let administrator = who.role.may(Role::Administrator);
+        match self.0.ask(Ask::Check { text: text.to_owned(), administrator }) {
             Some(Reply::Check(preview)) => preview,
             _ => Err(gone()),
         }

@@ -28,6 +28,17 @@ const HIDDEN: &str = "not shown";
 /// The keys of secrets.
 const SECRETS: [&str; 3] = ["secret", "controller-secret", "tls-key"];
 
+/// True for the key of a secret.
+fn is_secret(key: &str) -> bool {
+    SECRETS.contains(&key)
+}
+
+/// True for the key of a secret, or of a file, a folder or a variable of the environment that a configuration names.
+fn is_place(key: &str) -> bool {
+    let others = ["path", "paths", "data", "control-socket", "tls-certificate"];
+    is_secret(key) || others.contains(&key) || key.ends_with("-file") || key.ends_with("-env")
+}
+
 /// Why a text could not be edited. Each is one plain sentence.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[expect(missing_docs, reason = "the variants' messages say what they mean")]
@@ -74,22 +85,50 @@ impl Editor {
     /// Takes the secrets out, for a text that is to be shown.
     pub fn hide_secrets(&mut self) {
         let mut hide = |_: &str, value: &mut Value| cover(value, HIDDEN);
-        each_secret(self.document.as_table_mut(), "", &mut hide);
+        each(self.document.as_table_mut(), "", is_secret, &mut hide);
     }
 
     /// Puts the secrets of another text in the places where [`hide_secrets`](Self::hide_secrets) has taken them out.
     pub fn restore_secrets(&mut self, from: &mut Self) {
         let mut known: Vec<(String, Zeroizing<String>)> = Vec::new();
-        each_secret(from.document.as_table_mut(), "", &mut |trail, value| {
+        each(from.document.as_table_mut(), "", is_secret, &mut |trail, value| {
             let text = value.as_str().unwrap_or_default();
             known.push((trail.to_owned(), Zeroizing::new(text.to_owned())));
         });
-        each_secret(self.document.as_table_mut(), "", &mut |trail, value| {
+        each(self.document.as_table_mut(), "", is_secret, &mut |trail, value| {
             let secret = known.iter().find(|(other, _)| other == trail);
             if let (Some(HIDDEN), Some((_, secret))) = (value.as_str(), secret) {
                 cover(value, secret);
             }
         });
+    }
+
+    /// The first key that names a secret, a file or a variable which none of the `known` texts names in the same place.
+    /// Secrets have to be hidden, as [`hide_secrets`](Self::hide_secrets) does.
+    pub fn new_place(&mut self, known: &mut [Self]) -> Option<String> {
+        let said = |value: &Value| value.clone().decorated("", "").to_string();
+        let mut all: Vec<(String, Option<String>)> = Vec::new();
+        for text in known {
+            each(text.document.as_table_mut(), "", is_place, &mut |trail, value| {
+                let key = trail.rsplit('/').next().unwrap_or_default();
+                all.push((trail.to_owned(), (!is_secret(key)).then(|| said(value))));
+            });
+        }
+        let mut found = None;
+        each(self.document.as_table_mut(), "", is_place, &mut |trail, value| {
+            let key = trail.rsplit('/').next().unwrap_or_default();
+            let same = |(other, there): &(String, Option<String>)| {
+                other == trail
+                    && there.as_ref().map_or_else(
+                        || value.as_str() == Some(HIDDEN),
+                        |there| *there == said(value),
+                    )
+            };
+            if !all.iter().any(same) {
+                found.get_or_insert_with(|| key.to_owned());
+            }
+        });
+        found
     }
 
     /// Adds the volume `name` with these keys, behind the other volumes.
@@ -415,28 +454,38 @@ fn no_target(name: &str) -> EditError {
     EditError::Missing(format!("target {name}"))
 }
 
-/// Visits the secrets below a table, each with the trail of keys and names that leads to it.
-fn each_secret(table: &mut dyn TableLike, trail: &str, visit: &mut dyn FnMut(&str, &mut Value)) {
+/// Visits the values below a table whose keys are some of these, each with the trail of keys and names that leads to it.
+fn each(
+    table: &mut dyn TableLike,
+    trail: &str,
+    is: fn(&str) -> bool,
+    visit: &mut dyn FnMut(&str, &mut Value),
+) {
     let own = table.get("name").or(table.get("nqn")).and_then(Item::as_str);
     let trail = format!("{trail}/{}", own.unwrap_or_default());
     for (key, item) in table.iter_mut() {
         let trail = format!("{trail}/{}", key.get());
         match item {
-            Item::Value(value) if SECRETS.contains(&key.get()) => visit(&trail, value),
-            Item::Value(value) => within(value, &trail, visit),
-            Item::Table(table) => each_secret(table, &trail, visit),
+            Item::Value(value) if is(key.get()) => visit(&trail, value),
+            Item::Value(value) => within(value, &trail, is, visit),
+            Item::Table(table) => each(table, &trail, is, visit),
             Item::ArrayOfTables(tables) => {
-                tables.iter_mut().for_each(|table| each_secret(table, &trail, visit));
+                tables.iter_mut().for_each(|table| each(table, &trail, is, visit));
             }
             Item::None => {}
         }
     }
 }
 
-fn within(value: &mut Value, trail: &str, visit: &mut dyn FnMut(&str, &mut Value)) {
+fn within(
+    value: &mut Value,
+    trail: &str,
+    is: fn(&str) -> bool,
+    visit: &mut dyn FnMut(&str, &mut Value),
+) {
     match value {
-        Value::InlineTable(table) => each_secret(table, trail, visit),
-        Value::Array(array) => array.iter_mut().for_each(|value| within(value, trail, visit)),
+        Value::InlineTable(table) => each(table, trail, is, visit),
+        Value::Array(array) => array.iter_mut().for_each(|value| within(value, trail, is, visit)),
         _ => {}
     }
 }

@@ -681,3 +681,45 @@ hosts = [{ nqn = 'nqn.h', secret = 'S', controller-secret = 'C', tls-key = 'K' }
         assert!(back.contains(secret), "{back}");
     }
 }
+
+#[test]
+fn new_places_are_found_and_known_ones_are_not() {
+    let text = "\
+[server]
+data = '/srv'
+[volumes.a]
+size = '1MiB'
+path = '/srv/a.img'
+[[target]]
+name = 'iqn.x:1'
+luns = {0 = 'a'}
+[[target.user]]
+name = 'bob'
+secret = 'a-secret-of-bob'
+[[target.user]]
+name = 'eve'
+secret-file = '/etc/lunet/eve' # hers
+";
+    let known = || [Editor::new(text).unwrap()];
+    let place = |text: &str| Editor::new(text).unwrap().new_place(&mut known());
+    let mut shown = Editor::new(text).unwrap();
+    shown.hide_secrets();
+    let shown = shown.text();
+    assert_eq!(place(&shown), None);
+    assert_eq!(place(&shown.replace("1MiB", "2MiB").replace(" # hers", "")), None);
+    // Whoever knows the secret is not told so.
+    assert_eq!(place(text).as_deref(), Some("secret"));
+    for (old, new, key) in [
+        ("\"not shown\"", "'a-guess'", "secret"),
+        ("name = 'bob'", "name = 'bo'", "secret"),
+        ("'/etc/lunet/eve'", "'/etc/shadow'", "secret-file"),
+        ("secret-file = '/etc/lunet/eve'", "secret-env = 'HOME'", "secret-env"),
+        ("/srv/a.img", "/etc/shadow", "path"),
+        ("'/srv'", "'/root'", "data"),
+        ("luns = {0 = 'a'}", "mutual = {name = 'm', secret-file = '/x'}", "secret-file"),
+        ("iqn.x:1", "iqn.x:2", "secret"),
+    ] {
+        assert!(shown.contains(old), "{old}");
+        assert_eq!(place(&shown.replace(old, new)).as_deref(), Some(key), "{old}: {new}");
+    }
+}
