@@ -10,6 +10,7 @@ mod throttle;
 use std::collections::HashMap;
 use std::io;
 use std::path::Path;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
@@ -99,12 +100,30 @@ struct Session {
 struct Inner {
     book: Book,
     sessions: HashMap<String, Session>,
+    /// Of logins with names of no account, and of wrong codes.
     addresses: Throttle<Source>,
-    /// By address, and the hash of the name: who is wrong elsewhere keeps nobody out.
+    /// By address, and the hash of the name: who is wrong elsewhere, or with another name, keeps nobody out.
     names: Throttle<(Source, String)>,
+    /// The same for names that are of no account. Any number of them takes the place of none that is.
+    strangers: Throttle<(Source, String)>,
     code: Option<OneTime>,
     /// Tokens were used since the file was written.
     used: bool,
+}
+
+/// What a login that is wrong hears, whatever is wrong with it.
+pub(crate) fn wrong_password() -> Problem {
+    let text = "the name or the password is wrong";
+    Problem::new(StatusCode::UNAUTHORIZED, "unauthenticated", text)
+}
+
+/// A login that has begun.
+pub(crate) struct Attempt {
+    account: Option<Account>,
+    pair: (Source, String),
+    /// It has the name of no account, as many before it from this address: it is wrong, and costs neither hashing nor a
+    /// line in the audit log.
+    pub(crate) idle: bool,
 }
 
 /// A login that has succeeded.
@@ -140,6 +159,8 @@ pub(crate) struct Access {
     writing: Mutex<()>,
     /// A token was used.
     touched: Notify,
+    /// How long the last password took, in microseconds.
+    usual: AtomicU64,
 }
 
 impl Access {
@@ -161,7 +182,8 @@ impl Access {
         };
         let inner = Mutex::new(Inner { book, code, ..Inner::default() });
         let (writing, touched) = (Mutex::new(()), Notify::new());
-        Ok(Self { idle, cookie, store, inner, writing, touched })
+        let usual = AtomicU64::new(0);
+        Ok(Self { idle, cookie, store, inner, writing, touched, usual })
     }
 
     fn lock(&self) -> MutexGuard<'_, Inner> {
@@ -278,37 +300,45 @@ impl Access {
         (self.begin(name, &hash), None)
     }
 
-    /// Logs in with name and password. Hashing takes its time on purpose.
-    pub(crate) fn login(&self, name: &str, password: &str, peer: Peer) -> Result<Login, Problem> {
-        let now = Instant::now();
-        let (address, pair) = (peer.source(), (peer.source(), digest(name)));
-        let (account, before) = {
-            let mut inner = self.lock();
-            let waits = [inner.addresses.waits(&address, now), inner.names.waits(&pair, now)];
-            if let Some(wait) = waits.into_iter().flatten().max() {
-                return Err(held_back(wait));
-            }
-            // Counted before the result is known, so that many at once are no way around it.
-            let before = inner.addresses.failed(address, now);
-            inner.names.failed(pair.clone(), now);
-            (inner.book.accounts.iter().find(|account| account.name == name).cloned(), before)
+    /// Somebody begins to log in with this name.
+    ///
+    /// # Errors
+    /// That has failed too often from there.
+    pub(crate) fn attempt(&self, name: &str, peer: Peer) -> Result<Attempt, Problem> {
+        let (now, pair) = (Instant::now(), (peer.source(), digest(name)));
+        let mut inner = self.lock();
+        let account = inner.book.accounts.iter().find(|account| account.name == name).cloned();
+        let tries = match &account {
+            Some(_) => &mut inner.names,
+            None => &mut inner.strangers,
         };
-        if !book::verify(account.as_ref(), password) {
-            return Err(Problem::new(
-                StatusCode::UNAUTHORIZED,
-                "unauthenticated",
-                "the name or the password is wrong",
-            ));
+        if let Some(wait) = tries.waits(&pair, now) {
+            return Err(held_back(wait));
         }
-        {
-            let mut inner = self.lock();
-            // Whoever has one account is not to guess at others as if nothing had failed.
-            inner.addresses.undo(&address, now, before);
-            inner.names.succeeded(&pair);
+        // Counted before the result is known, so that many at once are no way around it.
+        tries.failed(pair.clone(), now);
+        let idle = account.is_none() && inner.addresses.waits(&pair.0, now).is_some();
+        if account.is_none() && !idle {
+            inner.addresses.failed(pair.0, now);
         }
+        Ok(Attempt { account, pair, idle })
+    }
+
+    /// How long it takes to see that a password is wrong.
+    pub(crate) fn usual(&self) -> Duration {
+        Duration::from_micros(self.usual.load(Ordering::Relaxed))
+    }
+
+    /// Logs in with a password. Hashing takes its time on purpose.
+    pub(crate) fn login(&self, attempt: &Attempt, password: &str) -> Result<Login, Problem> {
+        let (begun, account) = (Instant::now(), attempt.account.as_ref());
+        let is_right = book::verify(account, password);
+        let took = u64::try_from(begun.elapsed().as_micros()).unwrap_or(u64::MAX);
+        self.usual.store(took, Ordering::Relaxed);
         // A password that is right is that of an account.
-        let Some(account) = account else { return Err(Problem::unauthenticated()) };
-        self.begin(name, &account.hash)
+        let (true, Some(account)) = (is_right, account) else { return Err(wrong_password()) };
+        self.lock().names.succeeded(&attempt.pair);
+        self.begin(&account.name, &account.hash)
     }
 
     /// Begins a session for whoever has proved to know the password behind `hash`.
@@ -489,14 +519,16 @@ impl Access {
         let needs = who.role != Role::Administrator || current.is_some();
         if account.is_some() && needs {
             // Whoever has taken over a session is not to find out the password by it.
-            let (address, now) = (who.peer.source(), Instant::now());
-            if let Some(wait) = self.lock().addresses.waits(&address, now) {
+            let tries = (who.peer.source(), digest(&format!("password of {}", who.owner)));
+            let now = Instant::now();
+            if let Some(wait) = self.lock().names.waits(&tries, now) {
                 return Err(held_back(wait));
             }
+            self.lock().names.failed(tries.clone(), now);
             if !book::verify(account.as_ref(), current.unwrap_or_default()) {
-                self.lock().addresses.failed(address, now);
                 return Err(Problem::forbidden("the current password is wrong or missing"));
             }
+            self.lock().names.succeeded(&tries);
         }
         let hash = book::hash(password)?;
         let set = |book: &mut Book| {

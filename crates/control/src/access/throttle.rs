@@ -55,8 +55,8 @@ impl<K: Clone + Eq + Hash> Throttle<K> {
         (until > now).then(|| until - now)
     }
 
-    /// A try has failed, or may. Gives when the one before it was.
-    pub(super) fn failed(&mut self, key: K, now: Instant) -> Instant {
+    /// A try has failed, or may.
+    pub(super) fn failed(&mut self, key: K, now: Instant) {
         let entries = &mut self.entries;
         if entries.len() >= MOST && !entries.contains_key(&key) {
             entries.retain(|_, entry| now.saturating_duration_since(entry.last) < MEMORY);
@@ -72,22 +72,7 @@ impl<K: Clone + Eq + Hash> Throttle<K> {
             entry.failures = 0;
         }
         entry.failures = entry.failures.saturating_add(1);
-        std::mem::replace(&mut entry.last, now)
-    }
-
-    /// The try of this time has succeeded; `before` is what [`failed`](Self::failed) has given for it. What was counted
-    /// besides stays.
-    pub(super) fn undo<Q>(&mut self, key: &Q, now: Instant, before: Instant)
-    where
-        K: Borrow<Q>,
-        Q: Eq + Hash + ?Sized,
-    {
-        if let Some(entry) = self.entries.get_mut(key) {
-            entry.failures = entry.failures.saturating_sub(1);
-            if entry.last == now {
-                entry.last = before;
-            }
-        }
+        entry.last = now;
     }
 
     /// A try has succeeded, and whoever made it is not held back for those that have failed.
@@ -121,21 +106,6 @@ mod tests {
         assert_eq!(throttle.waits("b", start), None);
         throttle.succeeded("a");
         assert_eq!(throttle.waits("a", start), None);
-    }
-
-    #[test]
-    fn a_try_that_succeeds_undoes_itself_and_nothing_else() {
-        let (mut throttle, start) = (Throttle::<String>::default(), Instant::now());
-        for _ in 0..6 {
-            throttle.failed("a".into(), start);
-        }
-        let later = start + Duration::from_secs(10);
-        let before = throttle.failed("a".into(), later);
-        throttle.undo("a", later, before);
-        assert_eq!(throttle.waits("a", later), None);
-        assert_eq!(throttle.waits("a", start), Some(Duration::from_secs(2)), "the six are known");
-        throttle.failed("a".into(), later);
-        assert_eq!(throttle.waits("a", later), Some(Duration::from_secs(4)));
     }
 
     #[test]

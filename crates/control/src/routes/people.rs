@@ -7,6 +7,7 @@ use axum::response::Response;
 use lunet_api::{Code, Error, SecretText};
 use serde::{Deserialize, Serialize};
 use tokio::runtime::Handle;
+use tokio::time::sleep;
 use utoipa::ToSchema;
 
 use super::{Needs, Route, Run, Verb, get, many, one, route};
@@ -237,18 +238,23 @@ async fn first_start(app: Arc<App>, call: Call) -> Result<Response, Problem> {
 async fn login(app: Arc<App>, call: Call) -> Result<Response, Problem> {
     let Credentials { name, password } = call.json()?;
     let (shown, peer) = (printable(&name), call.arrival.peer);
+    // Those that are held back are not written down one by one.
+    let attempt = app.access.attempt(&name, peer)?;
+    if attempt.idle {
+        // As long as if there were such an account.
+        sleep(app.access.usual()).await;
+        return Err(access::wrong_password());
+    }
     let here = Arc::clone(&app);
     let work = move || {
-        let login = here.access.login(&name, password.text(), peer).and_then(|login| {
+        let login = here.access.login(&attempt, password.text()).and_then(|login| {
             let noted = here.note(peer, shown.clone(), "login".to_owned(), "logged in".to_owned());
             if noted.is_err() {
                 here.access.end(&login);
             }
             noted.map(|()| login)
         });
-        // Those that are held back are not written down one by one.
-        let told = |problem: &&Problem| problem.status != StatusCode::TOO_MANY_REQUESTS;
-        if let Some(problem) = login.as_ref().err().filter(told) {
+        if let Err(problem) = &login {
             here.remark(peer, shown, "login", problem);
         }
         login
