@@ -88,9 +88,6 @@ impl Default for Limits {
     }
 }
 
-/// Takes a line for the administrator.
-pub type Tell = Box<dyn Fn(&str) + Send + Sync>;
-
 /// What the interface is made of.
 pub struct Options {
     /// Where it keeps accounts and the audit log; made when it is needed.
@@ -105,10 +102,9 @@ pub struct Options {
     pub limits: Limits,
     /// The name of a user of this machine, if it has one.
     pub user: Box<dyn Fn(u32) -> Option<String> + Send + Sync>,
-    /// Is told of the last number of [entries](Notifier::record_numbered) that are on stable storage.
+    /// Is told of the last number of [entries](Notifier::record_numbered) that are on stable storage, by the thread of the
+    /// interface.
     pub written: Box<dyn Fn(u64) + Send + Sync>,
-    /// Is told of each new code of the first start. Called by the thread of the interface.
-    pub tell: Tell,
 }
 
 /// The interface of a running server. It ends when this is dropped.

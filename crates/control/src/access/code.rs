@@ -7,32 +7,37 @@ use super::same;
 /// Letters and digits that are not taken for one another.
 const ALPHABET: &[u8; 31] = b"ABCDEFGHJKMNPQRSTUVWXYZ23456789";
 
-/// How often one may be wrong before there is another code.
-const TRIES: u32 = 5;
+/// Letters and digits of a code, of 4.95 bits each: nobody finds one of 2^59 by trying, so one that was tried is as good
+/// as before, and strangers can take it from nobody.
+const LENGTH: usize = 12;
+
+/// Letters and digits between two hyphens.
+const GROUP: usize = 4;
 
 /// A code that `lunet serve` prints, and whoever reads that knows.
 pub(super) struct OneTime {
     text: String,
-    wrong: u32,
 }
 
 impl OneTime {
     /// # Errors
     /// There are no random numbers.
     pub(super) fn new() -> io::Result<Self> {
-        let mut text = String::with_capacity(9);
-        while text.len() < 9 {
+        let mut text = String::new();
+        let mut count = 0;
+        while count < LENGTH {
             let mut byte = [0];
             lunet_os::random::fill(&mut byte)?;
             // Of 256 values, 248 are as likely as the others.
             if usize::from(byte[0]) < ALPHABET.len() * 8 {
-                text.push(char::from(ALPHABET[usize::from(byte[0]) % ALPHABET.len()]));
-                if text.len() == 4 {
+                if count > 0 && count % GROUP == 0 {
                     text.push('-');
                 }
+                text.push(char::from(ALPHABET[usize::from(byte[0]) % ALPHABET.len()]));
+                count += 1;
             }
         }
-        Ok(Self { text, wrong: 0 })
+        Ok(Self { text })
     }
 
     pub(super) fn text(&self) -> &str {
@@ -47,12 +52,6 @@ impl OneTime {
         };
         same(&plain(text), &plain(&self.text))
     }
-
-    /// Somebody was wrong. True if that was once too often.
-    pub(super) fn tried(&mut self) -> bool {
-        self.wrong += 1;
-        self.wrong >= TRIES
-    }
 }
 
 #[cfg(test)]
@@ -60,14 +59,13 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_code_is_read_with_and_without_its_hyphen_and_ends_after_five_tries() {
-        let mut code = OneTime::new().unwrap();
+    fn a_code_is_read_with_and_without_its_hyphens() {
+        let code = OneTime::new().unwrap();
         let text = code.text().to_owned();
-        assert_eq!((text.len(), text.as_bytes()[4]), (9, b'-'));
+        let bytes = text.as_bytes();
+        assert_eq!((text.len(), bytes[4], bytes[9]), (14, b'-', b'-'));
         assert!(code.is(&text) && code.is(&text.to_lowercase().replace('-', " ")));
-        assert!(!code.is("") && !code.is(&text[..8]));
+        assert!(!code.is("") && !code.is(&text[..13]) && !code.is(&text[..9]));
         assert_ne!(OneTime::new().unwrap().text(), text);
-        let tries: Vec<bool> = (0..5).map(|_| code.tried()).collect();
-        assert_eq!(tries, [false, false, false, false, true]);
     }
 }

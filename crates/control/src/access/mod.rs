@@ -100,8 +100,10 @@ struct Session {
 struct Inner {
     book: Book,
     sessions: HashMap<String, Session>,
-    /// Of logins with names of no account, and of wrong codes.
+    /// Of logins with names of no account.
     addresses: Throttle<Source>,
+    /// Of wrong codes of the first start that are told of.
+    codes: Throttle<()>,
     /// By address, and the hash of the name: who is wrong elsewhere, or with another name, keeps nobody out.
     names: Throttle<(Source, String)>,
     /// The same for names that are of no account. Any number of them takes the place of none that is.
@@ -236,50 +238,39 @@ impl Access {
         }
     }
 
-    /// Makes the first account, an administrator's, for whoever has the code, and logs in. The second value is the code
-    /// that has taken the place of one that was tried too often.
-    pub(crate) fn first_start(
-        &self,
-        code: &str,
-        (name, password): (&str, &str),
-        peer: Peer,
-        note: Note<'_, ()>,
-    ) -> (Result<Login, Problem>, Option<String>) {
-        {
-            let now = Instant::now();
-            let mut inner = self.lock();
-            if let Some(wait) = inner.addresses.waits(&peer.source(), now) {
-                return (Err(held_back(wait)), None);
-            }
-            let Some(one) = &mut inner.code else {
+    /// True if this is the code of the first start.
+    ///
+    /// # Errors
+    /// There is an account already.
+    pub(crate) fn has_code(&self, code: &str) -> Result<bool, Problem> {
+        match &self.lock().code {
+            Some(one) => Ok(one.is(code)),
+            None => {
                 let code = Code::Exists.to_string();
                 let text = "there is an account already";
-                return (Err(Problem::new(StatusCode::CONFLICT, &code, text).fix("log in")), None);
-            };
-            if !one.is(code) {
-                let next = match one.tried() {
-                    true => OneTime::new().ok(),
-                    false => None,
-                };
-                let told = next.as_ref().map(|next| next.text().to_owned());
-                if let Some(next) = next {
-                    inner.code = Some(next);
-                }
-                // Whoever guesses is not to use up one code after the other.
-                inner.addresses.failed(peer.source(), now);
-                let problem = Problem::new(
-                    StatusCode::UNAUTHORIZED,
-                    "unauthenticated",
-                    "this is not the code",
-                )
-                .fix("`lunet serve` has printed it, and a new one after five wrong ones");
-                return (Err(problem), told);
+                Err(Problem::new(StatusCode::CONFLICT, &code, text).fix("log in"))
             }
         }
-        let account = match Account::new(name, password, Role::Administrator) {
-            Ok(account) => account,
-            Err(problem) => return (Err(problem), None),
-        };
+    }
+
+    /// Somebody has sent a wrong code. True if that is worth a line in the audit log: strangers can send any number.
+    pub(crate) fn wrong_code(&self) -> bool {
+        let now = Instant::now();
+        let mut inner = self.lock();
+        let is_told = inner.codes.waits(&(), now).is_none();
+        if is_told {
+            inner.codes.failed((), now);
+        }
+        is_told
+    }
+
+    /// Makes the first account, an administrator's, for whoever has the [code](Self::has_code), and logs in.
+    pub(crate) fn first_start(
+        &self,
+        (name, password): (&str, &str),
+        note: Note<'_, ()>,
+    ) -> Result<Login, Problem> {
+        let account = Account::new(name, password, Role::Administrator)?;
         let hash = account.hash.clone();
         let first = |book: &mut Book| match book.accounts.is_empty() {
             true => {
@@ -288,16 +279,9 @@ impl Access {
             }
             false => Err(Error::new(Code::Exists, "there is an account already").into()),
         };
-        let made = self.edit(first, note);
-        if let Err(problem) = made {
-            return (Err(problem), None);
-        }
-        {
-            let mut inner = self.lock();
-            inner.code = None;
-            inner.addresses.succeeded(&peer.source());
-        }
-        (self.begin(name, &hash), None)
+        self.edit(first, note)?;
+        self.lock().code = None;
+        self.begin(name, &hash)
     }
 
     /// Somebody begins to log in with this name.

@@ -1,12 +1,12 @@
 //! Logins, accounts and tokens.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use axum::http::{HeaderValue, StatusCode, header};
 use axum::response::Response;
 use lunet_api::{Code, Error, SecretText};
 use serde::{Deserialize, Serialize};
-use tokio::runtime::Handle;
 use tokio::time::sleep;
 use utoipa::ToSchema;
 
@@ -20,6 +20,9 @@ use crate::service::{Kind, Role};
 /// How long a token lasts if nobody says so, and at most, in seconds.
 const LASTS: u64 = 90 * 24 * 3600;
 const LONGEST: u64 = 10 * 366 * 24 * 3600;
+
+/// How long whoever sends a wrong code of the first start waits for the answer.
+const WRONG: Duration = Duration::from_millis(100);
 
 /// Whether there is no account yet.
 #[derive(Debug, Serialize, Deserialize, ToSchema)]
@@ -208,25 +211,26 @@ fn printable(name: &str) -> String {
 
 async fn first_start(app: Arc<App>, call: Call) -> Result<Response, Problem> {
     let FirstAccount { code, name, password } = call.json()?;
-    let shown = printable(&name);
+    let (shown, peer) = (printable(&name), call.arrival.peer);
+    if !app.access.has_code(&code)? {
+        let text = "this is not the code";
+        let wrong = Problem::new(StatusCode::UNAUTHORIZED, "unauthenticated", text);
+        let wrong = wrong.fix("`lunet serve` has printed it at its start");
+        if app.access.wrong_code() {
+            app.remark(peer, shown, "first-start", &wrong);
+        }
+        // No more of them in a second than ten times the connections.
+        sleep(WRONG).await;
+        return Err(wrong);
+    }
     let here = Arc::clone(&app);
-    let peer = call.arrival.peer;
     // Whoever asks may go meanwhile. That hides nothing.
     let work = move || {
         let done = "the first account is made";
         let note = || here.note(peer, shown.clone(), "first-start".to_owned(), done.to_owned());
-        let credentials = (&*name, password.text());
-        let (made, next) = here.access.first_start(&code, credentials, peer, &|()| note());
-        if let Some(next) = next {
-            let app = Arc::clone(&here);
-            let text = format!("first-start code: {next} (the one before was tried too often)");
-            Handle::current().spawn(async move { (app.options.tell)(&text) });
-        }
-        // A stranger who comes too late, or is held back, is not written down: they could fill the log.
-        let told = |problem: &&Problem| {
-            problem.status == StatusCode::UNAUTHORIZED || problem.status.is_server_error()
-        };
-        if let Some(problem) = made.as_ref().err().filter(told) {
+        let made = here.access.first_start((&name, password.text()), &|()| note());
+        let failed = |problem: &&Problem| problem.status.is_server_error();
+        if let Some(problem) = made.as_ref().err().filter(failed) {
             here.remark(peer, shown, "first-start", problem);
         }
         made

@@ -167,7 +167,6 @@ pub struct Server {
     pub fingerprint: Option<String>,
     pub fake: Arc<Fake>,
     pub folder: TempDir,
-    pub told: Arc<Mutex<Vec<String>>>,
     /// The last number of entries of the audit log that are said to be written.
     pub written: Arc<Mutex<u64>>,
     pub control: Option<Control>,
@@ -210,8 +209,6 @@ pub fn start(wanted: Wanted) -> Server {
         ready: AtomicBool::new(true),
         asked: AtomicUsize::new(0),
     });
-    let told: Arc<Mutex<Vec<String>>> = Arc::default();
-    let hears = Arc::clone(&told);
     let written: Arc<Mutex<u64>> = Arc::default();
     let writes = Arc::clone(&written);
     let options = Options {
@@ -222,11 +219,10 @@ pub fn start(wanted: Wanted) -> Server {
         limits: wanted.limits,
         user: Box::new(|uid| Some(format!("user{uid}"))),
         written: Box::new(move |last| *writes.lock().unwrap() = last),
-        tell: Box::new(move |line| hears.lock().unwrap().push(line.to_owned())),
     };
     let service = Arc::clone(&fake);
     let control = Control::start(bound, options, service, (notifier, notices)).unwrap();
-    Server { address, fingerprint, fake, folder, told, written, control: Some(control) }
+    Server { address, fingerprint, fake, folder, written, control: Some(control) }
 }
 
 impl Drop for Server {

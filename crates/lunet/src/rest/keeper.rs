@@ -285,7 +285,6 @@ impl Shared {
                     }
                 }
                 Ok(Up::Failed(why)) => bail!(why),
-                Ok(Up::Tell(line)) => log::tell(&line),
                 Ok(Up::Written(last)) => self.state().written(last),
                 Ok(Up::Ask(number, ask)) => self.ask(stream, number, *ask),
                 // It has ended.

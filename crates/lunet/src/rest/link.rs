@@ -36,8 +36,6 @@ pub enum Up {
     Started(Option<String>),
     /// It cannot serve, and ends.
     Failed(String),
-    /// A line for the administrator.
-    Tell(String),
     /// The entries of the audit log up to this number are on stable storage.
     Written(u64),
     /// A question, and its number.

@@ -100,11 +100,7 @@ fn options(setup: Setup, link: &Arc<Link>) -> Options {
         ],
         limits: Limits::default(),
         user: Box::new(users::name),
-        written: {
-            let link = Arc::clone(&link);
-            Box::new(move |last| link.say(&Up::Written(last)))
-        },
-        tell: Box::new(move |line| link.say(&Up::Tell(line.to_owned()))),
+        written: Box::new(move |last| link.say(&Up::Written(last))),
     }
 }
 
