@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use anyhow::{Context, Result, anyhow};
 use lunet::control::Error;
-use lunet::control::remote::{Remote, harmless};
+use lunet::control::remote::{Remote, harmless, one_line};
 use lunet_api::Code;
 use serde::Deserialize;
 use serde_json::{Value, json};
@@ -108,7 +108,7 @@ fn finish(job: &Job) -> Result<ExitCode> {
         None => {}
     }
     let say = |text: &str| {
-        let _ = writeln!(io::stderr(), "lunet: {}", harmless(text));
+        let _ = writeln!(io::stderr(), "lunet: {}", one_line(text));
     };
     if job.state == "cancelled" {
         say(&format!("job {} is cancelled", job.id));

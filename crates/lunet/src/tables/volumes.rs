@@ -97,9 +97,10 @@ pub fn volumes(volumes: &[Volume], width: Option<usize>) -> String {
 }
 
 fn row(volume: &Volume) -> [String; 8] {
+    let backend = harmless(&volume.backend.to_string());
     let backend = match volume.read_only {
-        true => format!("{} (read-only)", volume.backend),
-        false => volume.backend.to_string(),
+        true => format!("{backend} (read-only)"),
+        false => backend,
     };
     let luns: Vec<String> =
         volume.luns.iter().map(|l| format!("{}/{}", harmless(&l.target), l.lun)).collect();

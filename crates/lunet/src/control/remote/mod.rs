@@ -15,11 +15,12 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use lunet_api::{Code, Preview, Request};
-use lunet_iscsi::printable::printable;
+use lunet_iscsi::printable::{is_printable, printable};
 use rustls::ClientConfig;
 use rustls::pki_types::ServerName;
 use serde::Deserialize;
 use serde::de::DeserializeOwned;
+use serde_json::Value;
 use ureq::http::header::{AUTHORIZATION, CONTENT_TYPE, HeaderValue, LOCATION};
 use ureq::http::{StatusCode, Uri};
 use ureq::unversioned::resolver::DefaultResolver;
@@ -271,7 +272,9 @@ impl Remote {
             self.exchange(asked, changes).map_err(failed)?;
         if status.is_success() && media == JSON {
             let strange = |error: serde_json::Error| failed(Trouble::Strange(error.to_string()));
-            return serde_json::from_slice(&body).map_err(strange);
+            let mut answer: Value = serde_json::from_slice(&body).map_err(strange)?;
+            tame(&mut answer, "");
+            return serde_json::from_value(answer).map_err(strange);
         }
         if status.is_redirection() {
             return Err(failed(Trouble::Redirect(location)));
@@ -283,8 +286,8 @@ impl Remote {
             Ok(problem) if media == PROBLEM => Err(match problem.code.as_str() {
                 "unauthenticated" => failed(Trouble::Unauthenticated),
                 _ => Error::Refused(
-                    lunet_api::Error::new(problem.code, harmless(&problem.message))
-                        .fix(harmless(&problem.fix)),
+                    lunet_api::Error::new(problem.code, one_line(&problem.message))
+                        .fix(one_line(&problem.fix)),
                 ),
             }),
             _ => Err(failed(Trouble::Strange(format!(
@@ -361,6 +364,31 @@ fn settings() -> ureq::config::Config {
         .build()
 }
 
+/// Takes out of an answer what steers a terminal: whoever shows it need not think of that. `key` is where it stands.
+fn tame(value: &mut Value, key: &str) {
+    match value {
+        // A configuration has lines, and tabs between its words.
+        Value::String(text) if ["text", "pending"].contains(&key) => {
+            let kept = |c: char| ['\n', '\r', '\t'].contains(&c) || is_printable(c);
+            *text = text.chars().map(|c| if kept(c) { c } else { '?' }).collect();
+        }
+        Value::String(text) => *text = printable(text).to_string(),
+        Value::Array(all) => all.iter_mut().for_each(|one| tame(one, key)),
+        // What a command of the server has printed is shown as such, and JSON with its characters escaped.
+        Value::Object(all) => {
+            let shown = |key: &str| !["config", "result", "progress"].contains(&key);
+            all.iter_mut().filter(|(key, _)| shown(key)).for_each(|(key, one)| tame(one, key));
+        }
+        Value::Null | Value::Bool(_) | Value::Number(_) => {}
+    }
+}
+
+/// Several lines as one, so that none of them can be taken for one of this program.
+pub fn one_line(text: &str) -> String {
+    let lines: Vec<String> = text.lines().map(|line| printable(line).to_string()).collect();
+    lines.join("; ")
+}
+
 /// Several lines that no terminal takes for commands.
 pub fn harmless(text: &str) -> String {
     let lines: Vec<String> = text.split('\n').map(|line| printable(line).to_string()).collect();
@@ -419,6 +447,27 @@ mod tests {
         for server in ["http://192.0.2.1", "http://a.example", "http://localhost.example:80"] {
             assert!(base(server).unwrap_err().contains("loopback addresses alone"), "{server}");
         }
+    }
+
+    #[test]
+    fn a_server_says_nothing_to_the_terminal() {
+        let mut answer = serde_json::json!([{
+            "name": "a\x1b[2Jb\nlunet: c",
+            "backend": "\x1b]0;x\x07",
+            "luns": [{"target": "x\u{202e}y", "lun": 1}],
+            "text": "[a]\r\n\tb = 1 # \x1b[31m\n",
+            "result": {"a": "b\n"},
+        }]);
+        tame(&mut answer, "");
+        let expected = serde_json::json!([{
+            "name": "a?[2Jb?lunet: c",
+            "backend": "?]0;x?",
+            "luns": [{"target": "x?y", "lun": 1}],
+            "text": "[a]\r\n\tb = 1 # ?[31m\n",
+            "result": {"a": "b\n"},
+        }]);
+        assert_eq!(answer, expected);
+        assert_eq!(one_line("a\nlunet: b\r\n\x1b[1m"), "a; lunet: b; ?[1m");
     }
 
     #[test]
