@@ -14,6 +14,7 @@ mod audit;
 mod binds;
 mod events;
 mod everybody;
+mod folder;
 mod guard;
 mod jobs;
 mod listen;
@@ -38,6 +39,7 @@ use tokio::sync::oneshot;
 
 pub use access::BookError;
 pub use audit::{AuditEntry, Notices, Notifier, concerned, notifier};
+pub use folder::FolderError;
 pub use listen::{Bound, ListenError, Listeners};
 pub use service::{Kind, Principal, RefusedLogin, Role, Service};
 

@@ -35,6 +35,7 @@ use tower_service::Service as _;
 use crate::access::clock;
 use crate::app::App;
 use crate::audit::{Ack, AuditEntry, Notice, Notices};
+use crate::folder::{self, FolderError};
 use crate::guard::{self, Arrival, Peer};
 use crate::patient::Patient;
 use crate::routes;
@@ -89,6 +90,8 @@ pub enum ListenError {
     Empty { path: PathBuf },
     #[error("the certificate and its key cannot be used: {0}")]
     Tls(#[from] rustls::Error),
+    #[error("{0}")]
+    Folder(#[from] FolderError),
     #[error("cannot make a certificate: {0}")]
     Made(#[from] rcgen::Error),
     #[error("cannot write {path}: {error}")]
@@ -208,6 +211,7 @@ fn self_signed(
     names: &[String],
     directory: &Path,
 ) -> Result<(PathBuf, PathBuf), ListenError> {
+    folder::keep_to_ourselves(directory)?;
     let (certificate, key) = (directory.join("certificate.pem"), directory.join("key.pem"));
     if certificate.exists() && key.exists() {
         return Ok((certificate, key));

@@ -11,6 +11,7 @@ use lunet_files::{self as files, ReadError, Unreplaced};
 use serde::{Deserialize, Serialize};
 
 use super::clock;
+use crate::folder::FolderError;
 use crate::problem::Problem;
 use crate::service::Role;
 
@@ -29,6 +30,8 @@ const PASSWORD: std::ops::RangeInclusive<usize> = 8..=256;
 pub enum BookError {
     #[error("{0}")]
     Read(#[from] ReadError),
+    #[error("{0}")]
+    Folder(#[from] FolderError),
     #[error("there are no random numbers: {0}")]
     Random(io::Error),
     #[error("cannot make {path}: {error}")]

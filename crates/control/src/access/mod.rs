@@ -21,6 +21,7 @@ use subtle::ConstantTimeEq;
 use tokio::sync::Notify;
 use zeroize::Zeroizing;
 
+use crate::folder;
 use crate::guard::{Peer, Source};
 use crate::problem::Problem;
 use crate::service::{Kind, Principal, Role};
@@ -171,6 +172,7 @@ impl Access {
     /// # Errors
     /// The file cannot be read, or there are no random numbers.
     pub(crate) fn open(directory: &Path, idle: Duration) -> Result<Self, BookError> {
+        folder::keep_to_ourselves(directory)?;
         let store = book::Store::new(directory);
         let mut book = store.read()?;
         if book.instance.is_empty() {
