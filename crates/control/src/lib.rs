@@ -48,6 +48,9 @@ use app::App;
 /// How long the end waits for the thread.
 const FAREWELL: Duration = Duration::from_secs(3);
 
+/// How long a thread waits for work: for as long as anything.
+const STAYS: Duration = Duration::from_secs(u32::MAX as u64);
+
 /// Bounds of time and number.
 #[derive(Clone, Debug)]
 pub struct Limits {
@@ -134,7 +137,12 @@ impl Control {
             .enable_time()
             .max_blocking_threads(app.options.limits.requests + 8)
             .thread_name("control-work")
+            .thread_keep_alive(STAYS)
             .build()?;
+        // One thread that does what may block is there from now on: where the system has no more to give, work waits for
+        // it. Without any, the runtime would panic. That the system has one to give is seen first.
+        let _ = thread::Builder::new().spawn(|| ())?.join();
+        drop(runtime.spawn_blocking(|| ()));
         let here = Arc::clone(&app);
         let serve = move || {
             runtime.block_on(listen::serve(here, bound, notices, stopped));

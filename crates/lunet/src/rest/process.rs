@@ -41,6 +41,7 @@ pub fn run() -> Result<()> {
     let sockets = link::receive_sockets(&stream).context("no sockets came")?;
     let Down::Setup(setup) = link::receive(&stream)? else { bail!("no setup came") };
     serve::start_log(setup.log_level)?;
+    end_with_panics();
     // Whoever ends the server ends this process, too; signals are for the server.
     let _signals = Signals::catch().context("cannot catch signals")?;
     let link = Arc::new(Link::new(stream.try_clone()?));
@@ -58,6 +59,16 @@ pub fn run() -> Result<()> {
     link.listen(&stream, &notifier);
     drop(control);
     Ok(())
+}
+
+/// Whatever thread panics, the process ends, as that of the release build does: half an interface would answer 503 for
+/// ever, and a new one is started in its place.
+fn end_with_panics() {
+    let told = std::panic::take_hook();
+    std::panic::set_hook(Box::new(move |info| {
+        told(info);
+        std::process::abort();
+    }));
 }
 
 /// The other end of standard input.
