@@ -425,7 +425,9 @@ fn damaged_accounts_keep_no_volume_away() -> Result<()> {
             .map(str::to_owned)
     });
     let told = told.context("nobody is told")?;
-    ensure!(told.contains("accounts.json"), "{told}");
+    ensure!(told.matches("accounts.json").count() == 1, "{told}");
+    let said = server.process().stdout.text();
+    ensure!(!said.contains("page: "), "it does not serve: {said}");
     // It is looked again, and what was mended is used.
     fs::remove_file(&accounts)?;
     let found = server

@@ -182,7 +182,7 @@ impl Drop for Control {
 #[derive(Debug, thiserror::Error)]
 #[expect(missing_docs, reason = "the messages say what is wrong")]
 pub enum StartError {
-    #[error("{0}")]
+    #[error(transparent)]
     Accounts(#[from] BookError),
     #[error("cannot start the thread of the REST interface: {0}")]
     Thread(#[from] io::Error),
@@ -196,4 +196,19 @@ pub fn openapi() -> String {
 /// Every route, as method and path.
 pub fn routes() -> Vec<(&'static str, &'static str)> {
     routes::TABLE.iter().map(|route| (route.method.as_str(), route.path)).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use std::error::Error;
+
+    use super::*;
+
+    #[test]
+    fn why_it_does_not_start_is_said_once() {
+        let path = PathBuf::from("accounts.json");
+        let error = StartError::from(BookError::from(lunet_files::ReadError::TooLarge { path }));
+        assert_eq!(error.to_string(), "accounts.json is too large");
+        assert!(error.source().is_none(), "{:?}", error.source());
+    }
 }

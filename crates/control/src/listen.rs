@@ -90,7 +90,7 @@ pub enum ListenError {
     Empty { path: PathBuf },
     #[error("the certificate and its key cannot be used: {0}")]
     Tls(#[from] rustls::Error),
-    #[error("{0}")]
+    #[error(transparent)]
     Folder(#[from] FolderError),
     #[error("cannot make a certificate: {0}")]
     Made(#[from] rcgen::Error),

@@ -28,9 +28,9 @@ const PASSWORD: std::ops::RangeInclusive<usize> = 8..=256;
 #[derive(Debug, thiserror::Error)]
 #[expect(missing_docs, reason = "the messages say what is wrong")]
 pub enum BookError {
-    #[error("{0}")]
+    #[error(transparent)]
     Read(#[from] ReadError),
-    #[error("{0}")]
+    #[error(transparent)]
     Folder(#[from] FolderError),
     #[error("there are no random numbers: {0}")]
     Random(io::Error),

@@ -60,6 +60,8 @@ struct Shared {
     service: Asked,
     setup: Setup,
     urls: Vec<String>,
+    /// What the user is told besides, once it serves.
+    more: Vec<String>,
     state: Mutex<State>,
     /// There is something to send, or this is the end, of a process or of all.
     moved: Condvar,
@@ -132,10 +134,10 @@ impl Interface {
         service: Asked,
         setup: Setup,
         sockets: Vec<OwnedFd>,
-        urls: Vec<String>,
+        (urls, more): (Vec<String>, Vec<String>),
     ) -> Result<(Self, Result<Option<String>, String>)> {
         let (state, moved) = (Mutex::default(), Condvar::new());
-        let shared = Arc::new(Shared { service, setup, urls, state, moved });
+        let shared = Arc::new(Shared { service, setup, urls, more, state, moved });
         let (first, started) = sync_channel(1);
         let here = Arc::clone(&shared);
         // The sockets are its own: nobody connects any more when it has ended.
@@ -281,7 +283,8 @@ impl Shared {
                     let late =
                         first.take().is_none_or(|first| first.send(Ok(code.clone())).is_err());
                     if late {
-                        told(&self.urls, code.as_deref()).iter().for_each(|line| log::tell(line));
+                        let lines = told(&self.urls, code.as_deref());
+                        lines.iter().chain(&self.more).for_each(|line| log::tell(line));
                     }
                 }
                 Ok(Up::Failed(why)) => bail!(why),

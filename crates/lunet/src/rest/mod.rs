@@ -146,15 +146,20 @@ impl Ready {
         let Self { bound, local, setup } = self;
         let (urls, fingerprint) = (bound.urls(), bound.fingerprint().map(str::to_owned));
         let sockets = bound.into_sockets();
-        let (interface, code) = Interface::start(running.asked(), setup, sockets, urls.clone())?;
+        let mut more: Vec<String> =
+            fingerprint.iter().map(|hash| format!("certificate: SHA-256 {hash}")).collect();
+        more.extend(local.iter().map(|one| format!("REST: {}", one.path().display())));
+        let lines = (urls.clone(), more.clone());
+        let (interface, code) = Interface::start(running.asked(), setup, sockets, lines)?;
         listen(running, interface.teller());
-        let code = code.unwrap_or_else(|why| {
-            tracing::warn!("the REST interface does not serve: {why}; it is tried again");
-            None
-        });
-        let mut lines = told(&urls, code.as_deref());
-        lines.extend(fingerprint.map(|hash| format!("certificate: SHA-256 {hash}")));
-        lines.extend(local.iter().map(|one| format!("REST: {}", one.path().display())));
+        let lines = match code {
+            Ok(code) => [told(&urls, code.as_deref()), more].concat(),
+            // They come when it serves.
+            Err(why) => {
+                tracing::warn!("the REST interface does not serve: {why}; it is tried again");
+                Vec::new()
+            }
+        };
         Ok(Served { local, interface, lines })
     }
 }

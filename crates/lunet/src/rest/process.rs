@@ -15,6 +15,7 @@ use lunet_control::{
     Bound, Control, Limits, Listeners, Notifier, Options, Principal, RefusedLogin, Role, Service,
     notifier,
 };
+use rustix::net::accept;
 use rustix::process::{
     Resource, Rlimit, Signal, getrlimit, set_parent_process_death_signal, setrlimit,
 };
@@ -28,6 +29,9 @@ use crate::{helper, sandbox, secrets, serve, users};
 /// Memory that the process may have for its data, in bytes: what goes wrong here takes nothing from volumes, and the
 /// process is started again. Some ten times what it needs with all of its places taken.
 const MEMORY: u64 = 1 << 30;
+
+/// Connections that are ended at each socket where the interface does not start: as many as wait there by default.
+const HANG_UPS: usize = 4096;
 
 /// Serves the interface of the server at the other end of standard input, until that is gone.
 ///
@@ -46,6 +50,7 @@ pub fn run() -> Result<()> {
     let _signals = Signals::catch().context("cannot catch signals")?;
     let link = Arc::new(Link::new(stream.try_clone()?));
     let (notifier, notices) = notifier();
+    let waits: Vec<OwnedFd> = sockets.iter().filter_map(|one| one.try_clone().ok()).collect();
     let started = bound(&setup, sockets).and_then(|bound| {
         let service = Arc::new(Remote(Arc::clone(&link)));
         Control::start(bound, options(*setup, &link), service, (notifier.clone(), notices))
@@ -53,12 +58,31 @@ pub fn run() -> Result<()> {
     });
     let control = match started {
         Ok(control) => control,
-        Err(error) => return Ok(link::send(&stream, &Up::Failed(format!("{error:#}")))?),
+        Err(error) => {
+            let said = link::send(&stream, &Up::Failed(format!("{error:#}")));
+            hang_up(&waits);
+            return Ok(said?);
+        }
     };
+    drop(waits);
     link.say(&Up::Started(control.code()));
     link.listen(&stream, &notifier);
     drop(control);
     Ok(())
+}
+
+/// Ends the connections that wait to be accepted: nobody serves them, and the next process comes in a while.
+fn hang_up(sockets: &[OwnedFd]) {
+    for socket in sockets {
+        if rustix::io::ioctl_fionbio(socket, true).is_ok() {
+            // No more than can wait.
+            for _ in 0..HANG_UPS {
+                if accept(socket).is_err() {
+                    break;
+                }
+            }
+        }
+    }
 }
 
 /// Whatever thread panics, the process ends, as that of the release build does: half an interface would answer 503 for
