@@ -107,24 +107,37 @@ fn end_sessions(call: &Call) -> Result<Change, Problem> {
     }
 }
 
-/// The tag of what is in force and of what was written into the file since: both have to be known to whoever writes.
+/// The tag of what is in force, and behind a dot that of what was written into the file since: both have to be known to
+/// whoever writes.
 fn tag_of(answer: &Answer) -> Option<String> {
     let Answer::Config(config) = answer else { return None };
+    let in_force = tag(&config.text);
     Some(match &config.pending_version {
-        None => tag(&config.text),
-        Some(version) => tag(&(&config.text, version)),
+        None => in_force,
+        Some(version) => {
+            let (one, other) = (in_force.trim_matches('"'), tag(version));
+            format!("\"{one}.{}\"", other.trim_matches('"'))
+        }
     })
 }
 
 const TAGGED: Tagged =
     Tagged::By(|_| Request::Config, |_, answer| tag_of(answer).into_iter().collect());
 
-/// What is applied may have been written by whoever has read what is in force before that.
+/// What is applied may have been written by whoever has read before that: of the tags that were sent, those of what is in
+/// force.
 const APPLIED: Tagged = Tagged::By(
     |_| Request::Config,
-    |_, answer| match answer {
-        Answer::Config(config) => tag_of(answer).into_iter().chain([tag(&config.text)]).collect(),
-        _ => Vec::new(),
+    |call, answer| {
+        let Answer::Config(config) = answer else { return Vec::new() };
+        let in_force = tag(&config.text);
+        let of_it = |one: &&str| match one.split_once('.') {
+            Some((first, _)) => format!("{first}\"") == in_force,
+            None => *one == in_force,
+        };
+        let sent = call.header(&header::IF_MATCH).ok().flatten().unwrap_or_default();
+        let known = sent.split(',').map(str::trim).filter(of_it).map(str::to_owned);
+        known.chain([in_force.clone()]).collect()
     },
 );
 

@@ -238,7 +238,11 @@ fn a_file_that_was_written_is_known_by_its_etag() {
     assert_eq!((&shown["text"], &shown["pending"]), (&json!("[server]\n"), &json!(one)));
     assert_eq!(written.header("etag"), Some(tag().as_str()));
     assert_eq!(put(written.header("etag").unwrap(), two).status, 200, "whoever has seen it");
+    let stale = written.header("etag").unwrap();
+    let dry = server.ask("POST", "/api/v1/config/apply?dry_run=true").by(&login);
+    assert_eq!(dry.with("If-Match", stale).send().status, 200, "of what is in force, too");
     assert_eq!((apply("\"x\""), apply(&before)), (412, 200), "what was in force is known");
+    assert_eq!(apply(stale), 412);
     assert_eq!(apply(&before), 412);
     assert_eq!((get().json()["text"].clone(), apply(&tag())), (json!(two), 200));
 }
