@@ -165,7 +165,24 @@ fn foreign_initiators_use_what_the_interface_has_made() -> Result<()> {
     ensure!(size(&QemuLun::new(&lun))? == 64 * MIB);
     page.tell("PATCH", "/api/v1/volumes/vm1", json!({"size": 96 * MIB}))?;
     ensure!(size(&QemuLun::new(&lun))? == 96 * MIB);
+    configured(&page)?;
+    let job = page.tell("POST", "/api/v1/jobs", json!({"kind": "doctor"}))?;
+    let path = format!("/api/v1/jobs/{}", job["id"].as_str().context("no number")?);
+    let begun = Instant::now();
+    let job = loop {
+        let job = page.get(&path)?;
+        if job["state"] != "running" {
+            break job;
+        }
+        ensure!(begun.elapsed() < Duration::from_secs(180), "the doctor does not end");
+        std::thread::sleep(Duration::from_millis(100));
+    };
+    ensure!(job["state"] == "done" && job["result"].is_object(), "{job}");
+    Ok(())
+}
 
+/// The configuration is checked, written by whoever has read it, and applied.
+fn configured(page: &Page) -> Result<()> {
     let config = page.ask("GET", "/api/v1/config", &Value::Null)?;
     let tag = config.head.lines().find_map(|line| line.strip_prefix("etag: "));
     ensure!(
@@ -208,18 +225,6 @@ fn foreign_initiators_use_what_the_interface_has_made() -> Result<()> {
     ensure!(page.get("/api/v1/volumes/more")?["size_bytes"] == 3 * MIB);
     ensure!(page.get("/api/v1/config")?["pending"].is_null(), "it is in force");
     ensure!(put(tag, "4MiB")?.0 == 412, "it is another configuration now");
-    let job = page.tell("POST", "/api/v1/jobs", json!({"kind": "doctor"}))?;
-    let path = format!("/api/v1/jobs/{}", job["id"].as_str().context("no number")?);
-    let begun = Instant::now();
-    let job = loop {
-        let job = page.get(&path)?;
-        if job["state"] != "running" {
-            break job;
-        }
-        ensure!(begun.elapsed() < Duration::from_secs(180), "the doctor does not end");
-        std::thread::sleep(Duration::from_millis(100));
-    };
-    ensure!(job["state"] == "done" && job["result"].is_object(), "{job}");
     Ok(())
 }
 
