@@ -83,9 +83,11 @@ fn restart(arguments: &Arguments, keeps: bool) -> Result<Took> {
     let serve = || Serve::config(config.clone()).data(&data).quiet();
     let server = manager.start(serve(), &[])?;
     let (_, kept) = manager.told("FDSTORE=1")?;
-    let kept = Vec::from([kept.context("no socket came")?]);
-    // Without a copy of it nobody listens.
-    let kept = if keeps { kept } else { Vec::new() };
+    let mut kept = Vec::from([kept.context("no socket came")?]);
+    if !keeps {
+        // Without a copy of it nobody listens.
+        kept.clear();
+    }
     let portal = server.portal().to_owned();
     let exports = (0..arguments.writing).map(|lun| Export::start(&lun_of(&portal, lun)));
     let exports = exports.collect::<Result<Vec<_>>>()?;
