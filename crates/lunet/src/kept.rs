@@ -35,12 +35,13 @@ impl Kept {
         Self { manager: manager.clone(), names }
     }
 
-    /// These are the portals now: the service manager is told what is new and what is gone.
-    pub fn settle(&mut self, portals: &[SocketAddr]) {
+    /// Tells the service manager which portals are new and which are gone. Without one nobody asks where they are.
+    pub fn update(&mut self, portals: impl FnOnce() -> Vec<SocketAddr>) {
         if !self.manager.is_there() {
             return;
         }
-        for (address, listener) in inherited::settle(portals) {
+        let portals = portals();
+        for (address, listener) in inherited::take(&portals) {
             let name = name(address);
             self.manager.keep(&name, listener.as_fd());
             self.names.insert(address, name);

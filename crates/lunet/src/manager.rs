@@ -2,8 +2,7 @@
 //! (sd_notify(3)).
 
 use std::env;
-use std::io::{self, IoSlice};
-use std::mem::MaybeUninit;
+use std::io;
 use std::os::fd::BorrowedFd;
 use std::os::linux::net::SocketAddrExt;
 use std::os::unix::ffi::OsStrExt;
@@ -14,10 +13,10 @@ use std::thread::{self, JoinHandle};
 use std::time::Duration;
 
 use lunet_api::Stats;
-use rustix::net::{SendAncillaryBuffer, SendAncillaryMessage, SendFlags, sendmsg};
 use rustix::time::{ClockId, clock_gettime};
 
 use crate::running::Asked;
+use crate::talk;
 
 /// How often the status line is renewed where no watchdog waits for the server.
 const STATUS: Duration = Duration::from_secs(10);
@@ -60,12 +59,7 @@ impl Manager {
     pub fn keep(&self, name: &str, socket: BorrowedFd<'_>) {
         let Some(manager) = &self.socket else { return };
         let text = format!("FDSTORE=1\nFDNAME={name}");
-        let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
-        let mut ancillary = SendAncillaryBuffer::new(&mut space);
-        let sockets = [socket];
-        let sent = ancillary.push(SendAncillaryMessage::ScmRights(&sockets));
-        let text = [IoSlice::new(text.as_bytes())];
-        if !sent || sendmsg(manager, &text, &mut ancillary, SendFlags::empty()).is_err() {
+        if talk::send_with(manager, text.as_bytes(), &[socket]).is_err() {
             tracing::warn!(
                 "the service manager does not keep {name}: clients are refused during a restart"
             );

@@ -84,7 +84,7 @@ impl Parts {
 
 /// Has the program find them. The [helper] does it: a server may start none.
 pub(crate) fn found(of: &PartsOf) -> Result<Vec<Part>> {
-    let mut child = Command::new("/proc/self/exe")
+    let mut child = Command::new(helper::PROGRAM)
         .arg0("lunet")
         .arg(COMMAND)
         .stdin(Stdio::piped())

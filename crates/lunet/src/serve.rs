@@ -81,7 +81,7 @@ pub fn serve(options: &Options) -> Result<()> {
     tracing::info!("{}", limits.told());
     #[cfg(feature = "control")]
     let page = start_page(page, &running)?;
-    kept.settle(&addresses(&running));
+    kept.update(|| addresses(&running));
     manager.ready();
     let watch = manager.watch(running.asked()).context("cannot start the watchdog's thread")?;
     for note in running.notes() {
@@ -136,7 +136,7 @@ fn wait(
     (manager, kept): (&Manager, &mut Kept),
 ) -> Result<()> {
     loop {
-        kept.settle(&addresses(running));
+        kept.update(|| addresses(running));
         match signals.wait(Some(CHECK)).context("cannot wait for signals")? {
             Some(Wish::Stop) => {
                 tracing::info!("a signal to stop: finishing what runs");

@@ -5,7 +5,7 @@
 
 use std::io::{self, ErrorKind, IoSlice, IoSliceMut, Read, Write};
 use std::mem::MaybeUninit;
-use std::os::fd::{AsFd, OwnedFd};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::net::UnixStream;
 
 use rustix::net::{
@@ -62,13 +62,21 @@ pub fn receive<T: DeserializeOwned>(mut stream: &UnixStream) -> io::Result<T> {
 /// # Errors
 /// The other end is gone.
 pub fn send_sockets(stream: &UnixStream, sockets: &[OwnedFd]) -> io::Result<()> {
+    let sockets: Vec<_> = sockets.iter().map(AsFd::as_fd).collect();
+    send_with(stream, &[1], &sockets)
+}
+
+/// Sends bytes over a Unix socket of any kind, and at most [`SOCKETS`] open files with them.
+///
+/// # Errors
+/// The other end is gone.
+pub fn send_with(to: impl AsFd, bytes: &[u8], files: &[BorrowedFd<'_>]) -> io::Result<()> {
     let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(SOCKETS))];
     let mut ancillary = SendAncillaryBuffer::new(&mut space);
-    let sockets: Vec<_> = sockets.iter().map(AsFd::as_fd).collect();
-    if !ancillary.push(SendAncillaryMessage::ScmRights(&sockets)) {
+    if !ancillary.push(SendAncillaryMessage::ScmRights(files)) {
         return Err(ErrorKind::InvalidInput.into());
     }
-    sendmsg(stream, &[IoSlice::new(&[1])], &mut ancillary, SendFlags::empty())?;
+    sendmsg(to, &[IoSlice::new(bytes)], &mut ancillary, SendFlags::empty())?;
     Ok(())
 }
 

@@ -14,7 +14,7 @@ static KEPT: Mutex<Option<Vec<Copy>>> = Mutex::new(None);
 /// A copy of a socket.
 struct Copy {
     listener: TcpListener,
-    /// Nobody served at its address when the copies were settled: if nobody does the next time, nobody will.
+    /// Nobody served at its address when copies were taken: if nobody does the next time, nobody will.
     unserved: bool,
 }
 
@@ -41,7 +41,7 @@ pub(crate) fn are_kept() -> bool {
 
 /// Takes the copies of the sockets that listen at these addresses. One at another address is closed if it was there at the
 /// last call, too: it belonged to a change that was not made. A change that is under way has not come so far.
-pub fn settle(addresses: &[SocketAddr]) -> Vec<(SocketAddr, TcpListener)> {
+pub fn take(addresses: &[SocketAddr]) -> Vec<(SocketAddr, TcpListener)> {
     let mut kept = KEPT.lock().unwrap_or_else(PoisonError::into_inner);
     let Some(all) = kept.as_mut() else { return Vec::new() };
     let mut taken = Vec::new();
@@ -94,9 +94,9 @@ mod tests {
         let (first, address) = listen(any).expect("a port");
         let (foreseen, elsewhere) = listen(any).expect("a port");
         drop(foreseen);
-        let copies = settle(&[address]);
+        let copies = take(&[address]);
         assert_eq!(copies.len(), 1);
-        assert!(settle(&[address]).is_empty(), "it was taken");
+        assert!(take(&[address]).is_empty(), "it was taken");
         assert!(TcpStream::connect(elsewhere).is_err(), "it was only foreseen");
         drop(first);
 
@@ -107,7 +107,7 @@ mod tests {
         assert_eq!(same, address);
         let (_, client) = second.accept().expect("it waits");
         assert_eq!(Some(client), early.local_addr().ok());
-        drop((settle(&[]), settle(&[]), second));
+        drop((take(&[]), take(&[]), second));
         assert!(TcpStream::connect(address).is_err(), "nobody listens");
     }
 }
