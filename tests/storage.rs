@@ -357,7 +357,7 @@ fn fails(serve: Serve, data: &Path, words: &str) -> Result<()> {
     let kept: Vec<String> = names();
     let new: Vec<&String> = kept.iter().filter(|name| !before.contains(name)).collect();
     // A directory that was there keeps its identity.
-    let fine = ["identity", "lunet.lock", "lunet.toml", "ports"];
+    let fine = ["form", "identity", "lunet.lock", "lunet.toml", "ports"];
     ensure!(new.iter().all(|name| there && fine.contains(&name.as_str())), "left behind: {new:?}");
     ensure!(there || !data.exists(), "the directory was left behind");
     Ok(())

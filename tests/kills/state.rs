@@ -38,8 +38,15 @@ luns = ['base', 'reserved']
 ";
 
 /// Files that may lie beside volumes and snapshots.
-const OTHERS: &[&str] =
-    &["identity", "lunet.lock", "lunet.sock", "lunet.toml", "ports", "reserved.reservations"];
+const OTHERS: &[&str] = &[
+    "form",
+    "identity",
+    "lunet.lock",
+    "lunet.sock",
+    "lunet.toml",
+    "ports",
+    "reserved.reservations",
+];
 
 /// A size in bytes, and the number in the first eight bytes.
 pub type Content = (u64, u64);

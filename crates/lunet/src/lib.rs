@@ -11,6 +11,7 @@ pub mod config;
 pub mod control;
 pub mod exposure;
 mod failures;
+mod form;
 pub mod helper;
 pub mod holder;
 pub mod identity;

@@ -28,7 +28,7 @@ use crate::parts::Parts;
 use crate::plan::{Options, Plan};
 use crate::second::{self, Second};
 use crate::serve::{self, Made};
-use crate::{exposure, holder, identity, ready, trouble};
+use crate::{exposure, form, holder, identity, ready, trouble};
 
 /// What is to be served, opened: nobody is listened to yet.
 pub struct Opened {
@@ -58,6 +58,7 @@ impl Opened {
     ) -> Result<(Self, Made)> {
         let mut made = serve::take_data(&plan.data)?;
         limit(&plan)?;
+        form::check(&plan.data)?;
         for problem in live::recover(&plan.data, &plan.file, &plan.config)? {
             tracing::warn!("{problem}");
         }

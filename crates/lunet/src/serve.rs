@@ -38,7 +38,7 @@ use crate::running::{Opened, Running};
 use crate::sandbox::{self, Sandbox, User};
 use crate::signals::{Signals, Wish};
 use crate::trouble::At;
-use crate::{failures, helper, identity, log, owned, record, secrets};
+use crate::{failures, form, helper, identity, log, owned, record, secrets};
 use lunet_files as files;
 
 /// Queues of NVMe controllers for each session that may be configured.
@@ -391,7 +391,12 @@ pub struct Made {
 impl Made {
     /// The data directory is new, and so is what every start leaves there.
     fn directory(&mut self, data: &Path, lock: &Path) {
-        self.files.extend([data.join(identity::FILE), ports(data), lock.to_owned()]);
+        self.files.extend([
+            data.join(identity::FILE),
+            data.join(form::FILE),
+            ports(data),
+            lock.to_owned(),
+        ]);
         self.directory = Some(data.to_owned());
     }
 
