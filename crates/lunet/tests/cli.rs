@@ -224,6 +224,72 @@ fn config_check_names_every_mistake_with_line_and_key() {
     refused(&run(&["config", "check", "/nowhere/x.toml"]), "cannot read the configuration");
 }
 
+/// The file of an earlier version is brought to the present one, with a copy; that of a later one is refused before anything
+/// is opened.
+#[test]
+fn configurations_of_other_versions_are_migrated_or_refused() {
+    let dir = TempDir::new().unwrap();
+    let file = dir.path().join("lunet.toml");
+    let target = "[[target]]\nname = 'iqn.2026-11.l:x' # mine\n";
+    let before = format!("version = 1\n[server]\ncoalesce = '20us'\n{target}");
+    fs::write(&file, &before).unwrap();
+    fs::set_permissions(&file, fs::Permissions::from_mode(0o640)).unwrap();
+    let migrate = |more: &[&str]| {
+        let output = run(&[&["config", "migrate", path(&file)], more].concat());
+        assert_eq!(output.status.code(), Some(0), "{}", text(&output.stderr));
+        text(&output.stdout)
+    };
+    let shown = migrate(&["--dry-run"]);
+    assert!(shown.contains("[server] coalesce: taken out"), "{shown}");
+    assert_eq!(fs::read_to_string(&file).unwrap(), before);
+    assert_eq!(fs::read_dir(dir.path()).unwrap().count(), 1, "a dry run leaves nothing");
+
+    let copy = |name: &str| fs::read_to_string(dir.path().join(name)).unwrap();
+    assert!(migrate(&[]).contains("as it was: "));
+    assert_eq!(copy("lunet.toml"), format!("version = 2\n[server]\n{target}"));
+    assert_eq!(copy("lunet.toml.before"), before);
+    assert_eq!(fs::metadata(&file).unwrap().permissions().mode() & 0o777, 0o640);
+    assert!(migrate(&[]).contains("nothing to do"));
+    // Another one does not take the place of the first copy.
+    let other = format!("[server]\ncoalesce = '5us'\n{target}");
+    fs::write(&file, &other).unwrap();
+    migrate(&[]);
+    assert_eq!((copy("lunet.toml.before"), copy("lunet.toml.before-2")), (before, other));
+
+    fs::write(&file, format!("version = 3\nunknown = 1\n{target}")).unwrap();
+    let output = run(&["config", "check", path(&file)]);
+    let error = text(&output.stderr);
+    assert_eq!(output.status.code(), Some(1));
+    assert!(
+        error.contains(":1: version: is 3, and lunet ") && error.lines().count() == 1,
+        "{error}"
+    );
+    refused(&run(&["config", "migrate", path(&file)]), "cannot migrate");
+}
+
+/// A data directory that a later lunet has made its own is left as it is.
+#[test]
+fn a_data_directory_of_a_later_form_is_not_served() {
+    let dir = TempDir::new().unwrap();
+    let data = dir.path().join("data");
+    fs::create_dir(&data).unwrap();
+    fs::set_permissions(&data, fs::Permissions::from_mode(0o700)).unwrap();
+    fs::write(data.join("form"), "2\nlunet 9.0.0\n").unwrap();
+    let output = run(&[
+        "serve",
+        "--data",
+        path(&data),
+        "--listen",
+        "127.0.0.1:0",
+        "--listen-control",
+        "none",
+    ]);
+    refused(&output, "has form 2, made by lunet 9.0.0");
+    let left: Vec<_> =
+        fs::read_dir(&data).unwrap().map(|entry| entry.unwrap().file_name()).collect();
+    assert!(left.iter().all(|name| name == "form" || name == "lunet.lock"), "{left:?}");
+}
+
 /// What ends a start is told beforehand, as far as it can be without opening storage.
 #[test]
 fn config_check_refuses_what_serve_refuses() {

@@ -4,7 +4,7 @@ use std::io::{self, Write};
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
-use anyhow::{Context, Result};
+use anyhow::{Context, Result, bail};
 use clap::Subcommand;
 use lunet::control::Client;
 use lunet::{config, control, plan, serve, tables};
@@ -12,6 +12,9 @@ use lunet_api::{Change, Preview};
 use zeroize::Zeroizing;
 
 use super::{Ask, Forced, Remote, Rules, answer, json_text, print};
+
+/// The most copies of a file that migrations leave.
+const COPIES: u32 = 99;
 
 #[derive(Subcommand)]
 pub enum ConfigCommand {
@@ -23,6 +26,14 @@ pub enum ConfigCommand {
         file: Option<PathBuf>,
         #[command(flatten)]
         remote: Remote,
+    },
+    /// Bring a configuration file of an earlier version to the present one, and keep a copy of it
+    Migrate {
+        /// Configuration file [default: that of this machine's service, /etc/lunet/lunet.toml]
+        file: Option<PathBuf>,
+        /// Show what would change, and change nothing
+        #[arg(long)]
+        dry_run: bool,
     },
     /// Make a running lunet reload its configuration file
     Apply {
@@ -39,11 +50,14 @@ pub enum ConfigCommand {
 pub fn run(command: ConfigCommand) -> Result<ExitCode> {
     match command {
         ConfigCommand::Check { file, remote } => {
-            let file = file.unwrap_or_else(|| control::Layout::of_service(|_| None).config);
+            let file = file.unwrap_or_else(of_service);
             match remote.named(None)? {
                 Some(server) => check_there(&file, &server),
                 None => check(&file),
             }
+        }
+        ConfigCommand::Migrate { file, dry_run } => {
+            migrate(&file.unwrap_or_else(of_service), dry_run)
         }
         ConfigCommand::Apply { dry_run: false, rules } => {
             rules.change(|force, keep_sessions| Change::Apply { force, keep_sessions })
@@ -54,6 +68,56 @@ pub fn run(command: ConfigCommand) -> Result<ExitCode> {
         }
         ConfigCommand::Show(ask) => answer(&ask, Client::config, |shown| shown.text.clone()),
     }
+}
+
+/// The configuration of this machine's service.
+fn of_service() -> PathBuf {
+    control::Layout::of_service(|_| None).config
+}
+
+/// Rewrites a file of an earlier version. The copy is there before the file changes.
+fn migrate(file: &Path, dry_run: bool) -> Result<ExitCode> {
+    let name = file.display();
+    let text = plan::read_own(file)?;
+    let failed = || format!("cannot migrate {name}");
+    let Some(migrated) = config::migrate::migrate(&text).with_context(failed)? else {
+        print(&format!("{name}: of version {}: nothing to do\n", config::schema::VERSION))?;
+        return Ok(ExitCode::SUCCESS);
+    };
+    let mut told: String =
+        migrated.changes.iter().map(|change| format!("{name}: {change}\n")).collect();
+    if !dry_run {
+        let copy = keep_copy(file, text.as_bytes()).with_context(failed)?;
+        lunet_files::replace_known(file, Some(text.as_bytes()), migrated.text.as_bytes())
+            .with_context(failed)?;
+        told += &format!("{name}: as it was: {}\n", copy.display());
+    }
+    print(&told)?;
+    Ok(ExitCode::SUCCESS)
+}
+
+/// Copies a file to `FILE.before`, or to `FILE.before-2` and so on where another copy is.
+fn keep_copy(file: &Path, text: &[u8]) -> Result<PathBuf> {
+    let name = |n: u32| {
+        let mut name = file.as_os_str().to_owned();
+        name.push(".before");
+        if n > 1 {
+            name.push(format!("-{n}"));
+        }
+        PathBuf::from(name)
+    };
+    for n in 1..=COPIES {
+        let copy = name(n);
+        match lunet_files::read(&copy, config::MAX_BYTES) {
+            Ok(Some(there)) if there == text => return Ok(copy),
+            Ok(None) => {
+                lunet_files::replace_known(&copy, None, text)?;
+                return Ok(copy);
+            }
+            Ok(Some(_)) | Err(_) => {}
+        }
+    }
+    bail!("there are {COPIES} copies of earlier migrations: remove those beside {}", file.display())
 }
 
 /// Says what a change would do.

@@ -4,6 +4,7 @@ pub mod access;
 mod control;
 pub mod edit;
 mod layers;
+pub mod migrate;
 mod mistake;
 mod nvme;
 mod reach;
@@ -390,7 +391,13 @@ pub fn check(text: &str) -> Result<Config, Vec<Mistake>> {
     if broken {
         return Err(mistakes.into_sorted());
     }
+    // A later version may have keys that would all be mistakes.
+    if let Some(later) = sections::later_version(root.get_ref()) {
+        mistakes.add(later.offset, "version", later.value);
+        return Err(mistakes.into_sorted());
+    }
     let top = Section::new(root.get_ref(), 0, String::new(), &schema::ROOT, &mut mistakes);
+    sections::version(&top, &mut mistakes);
     let server = sections::server(&top, &mut mistakes);
     let iscsi = sections::iscsi(&top, &mut mistakes);
     let portals = sections::portals(&top, &mut mistakes);

@@ -50,8 +50,13 @@ pub struct Retired {
 pub const RETIRED: &[Retired] = &[Retired {
     heading: "[server]",
     name: "coalesce",
-    why: "has no effect any more: letting commands gather cost more than it saved; remove the line",
+    why: "has no effect any more: letting commands gather cost more than it saved; remove the line, or \
+          let `lunet config migrate` do it",
 }];
+
+/// The version of the file that this lunet writes and reads, and that a file has which says none. It rises when a key
+/// goes or changes its meaning; a key that comes does not change it.
+pub const VERSION: u32 = 2;
 
 /// What became of a key that is in no table any more.
 pub fn retired(heading: &str, name: &str) -> Option<&'static Retired> {
@@ -66,6 +71,7 @@ const fn key(name: &'static str, kind: &'static str, default: &'static str) -> K
 pub const ROOT: Table = Table {
     heading: "",
     keys: &[
+        key("version", "integer", "(2)"),
         key("server", "table", "(all defaults)"),
         key("iscsi", "table", "(all defaults)"),
         key("portal", "array of tables", "(127.0.0.1:3260)"),

@@ -50,6 +50,26 @@ const LEVELS: &[(&str, LogLevel)] = &[
     ("trace", LogLevel::Trace),
 ];
 
+/// What is wrong with `version` if it is later than this lunet's.
+pub(super) fn later_version(root: &DeTable<'_>) -> Option<At<String>> {
+    let version = root.get("version")?;
+    let found = integer(version.get_ref(), 0..=u64::MAX).ok()?;
+    let (own, known) = (env!("CARGO_PKG_VERSION"), schema::VERSION);
+    let why = || {
+        format!(
+            "is {found}, and lunet {own} reads versions up to {known}: start the lunet that this file was written \
+             for, or go back to the copy from before its migration"
+        )
+    };
+    (found > u64::from(known)).then(|| At { offset: version.span().start, value: why() })
+}
+
+/// `version`, which is checked and otherwise without effect: the keys that are gone are known by their names.
+pub(super) fn version(top: &Section<'_>, mistakes: &mut Mistakes) {
+    let known = |value: &DeValue<'_>| integer(value, 1..=u64::from(schema::VERSION));
+    top.get("version", &known, mistakes);
+}
+
 impl Default for Server {
     fn default() -> Self {
         Self {

@@ -153,6 +153,14 @@ fn a_key_that_is_gone_is_no_mistake_but_noted() {
 }
 
 #[test]
+fn a_file_of_a_later_version_is_refused_for_that_alone() {
+    check(&with("").replace("target", "version = 2\ntarget")).expect("the present version");
+    let later = "version = 3\nnew-key = 1\n";
+    one(later, 1, "version", "reads versions up to 2");
+    one(&format!("version = 0\n{}", with("")), 1, "version", "from 1 to 2");
+}
+
+#[test]
 fn values_of_the_wrong_type_or_range_are_named() {
     for (line, key, words) in [
         ("shards = 0", "server.shards", "from 1 to 1024"),
