@@ -1,12 +1,15 @@
 //! A restart as a service manager does it, which keeps the sockets of portals meanwhile (FDSTORE in sd_notify(3)).
 
 use std::net::TcpListener;
+use std::os::fd::OwnedFd;
+use std::os::unix::net::UnixListener;
+use std::process::Command;
 use std::thread;
 
 use anyhow::{Context, Result, ensure};
 use lunet_e2e::data::scratch;
 use lunet_e2e::manager::ServiceManager;
-use lunet_e2e::server::{Serve, free_port};
+use lunet_e2e::server::{Serve, free_port, lunet_binary};
 use lunet_e2e::wire::{Login, Session};
 
 const TARGET: &str = "iqn.2026-11.local.lunet:kept";
@@ -47,5 +50,35 @@ fn who_connects_during_a_restart_waits_and_is_served() -> Result<()> {
     let free = TcpListener::bind(&other).with_context(|| format!("{other} is in use"));
     drop(free?);
     server.stop()?;
+    Ok(())
+}
+
+/// Commands wait on a socket that the service manager listens on, and find it there when lunet has stopped.
+#[test]
+fn commands_wait_for_a_server_on_the_service_managers_socket() -> Result<()> {
+    let dir = scratch("lunet-socket-")?;
+    let manager = ServiceManager::new(dir.path())?;
+    let data = dir.path().join("data");
+    std::fs::create_dir(&data)?;
+    let place = data.join("lunet.sock");
+    let socket = OwnedFd::from(UnixListener::bind(&place)?);
+    let config = format!(
+        "[[portal]]\naddress = '127.0.0.1:0'\n[volumes.v]\nbackend = 'memory'\nsize = '1MiB'\n[[target]]\nname = '{TARGET}'\nluns = ['v']\n"
+    );
+    for _ in 0..2 {
+        let path = place.to_str().context("a path")?.to_owned();
+        let program = lunet_binary()?;
+        let early = thread::spawn(move || {
+            Command::new(program).args(["volume", "list", "--socket", &path]).output()
+        });
+        let sockets = [socket.try_clone()?];
+        let server = manager.start(Serve::config(config.clone()).data(&data), &sockets)?;
+        let output = early.join().map_err(|_| anyhow::anyhow!("it has panicked"))??;
+        let told = String::from_utf8_lossy(&output.stdout);
+        ensure!(output.status.success() && told.contains("1 MiB"), "{output:?}");
+        ensure!(server.tell(&["volume", "list"])?.contains("1 MiB"));
+        server.stop()?;
+        ensure!(place.exists(), "the socket is the service manager's");
+    }
     Ok(())
 }

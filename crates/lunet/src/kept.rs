@@ -1,9 +1,12 @@
-//! Listening sockets that the service manager keeps while lunet is started anew (FDSTORE in sd_notify(3)): clients that connect
-//! meanwhile wait for the next run, and are not refused.
+//! Listening sockets of the service manager: those that it keeps while lunet is started anew (FDSTORE in sd_notify(3)), so that
+//! clients that connect meanwhile wait for the next run, and are not refused; and control sockets that it listens on itself
+//! (systemd.socket(5)), so that the first command starts lunet.
 
 use std::collections::BTreeMap;
 use std::net::{SocketAddr, TcpListener};
 use std::os::fd::AsFd;
+use std::os::unix::net::UnixListener;
+use std::path::Path;
 
 use listenfd::ListenFd;
 use lunet_server::inherited;
@@ -15,6 +18,8 @@ pub struct Kept {
     manager: Manager,
     /// The names of the sockets there, by their addresses.
     names: BTreeMap<SocketAddr, String>,
+    /// Control sockets that it listens on.
+    local: Vec<UnixListener>,
 }
 
 impl Kept {
@@ -22,8 +27,11 @@ impl Kept {
     /// service manager nothing is kept.
     pub fn begin(manager: &Manager) -> Self {
         let mut names = BTreeMap::new();
+        let mut all = ListenFd::from_env();
+        let local = (0..all.len()).filter_map(|at| all.take_unix_listener(at).ok().flatten());
+        let local = local.collect();
         if manager.is_there() {
-            let given = given();
+            let given: Vec<_> = portals(&mut all).collect();
             for address in given.iter().filter_map(|one| one.local_addr().ok()) {
                 names.insert(address, name(address));
             }
@@ -32,7 +40,16 @@ impl Kept {
             }
             inherited::keep(given);
         }
-        Self { manager: manager.clone(), names }
+        Self { manager: manager.clone(), names, local }
+    }
+
+    /// The socket that the service manager listens on at this path, if it does.
+    pub fn take_local(&mut self, path: &Path) -> Option<UnixListener> {
+        let is_there = |one: &UnixListener| {
+            one.local_addr().is_ok_and(|address| address.as_pathname() == Some(path))
+        };
+        let at = self.local.iter().position(is_there)?;
+        Some(self.local.swap_remove(at))
     }
 
     /// Tells the service manager which portals are new and which are gone. Without one nobody asks where they are.
@@ -56,10 +73,9 @@ impl Kept {
     }
 }
 
-/// The sockets that listen, of those that this process was started with. Others are none of ours.
-fn given() -> Vec<TcpListener> {
-    let mut all = ListenFd::from_env();
-    (0..all.len()).filter_map(|at| all.take_tcp_listener(at).ok().flatten()).collect()
+/// The sockets of portals, of those that this process was started with.
+fn portals(all: &mut ListenFd) -> impl Iterator<Item = TcpListener> {
+    (0..all.len()).filter_map(|at| all.take_tcp_listener(at).ok().flatten())
 }
 
 /// The name of a portal's socket: a colon would end it.

@@ -71,9 +71,9 @@ pub fn serve(options: &Options) -> Result<()> {
     let mut kept = Kept::begin(&manager);
     // Dropped after all that is in the data directory: a start that fails leaves nothing behind.
     let (opened, mut made) = Opened::inside(options, plan, |plan| limits.limit_files(plan))?;
-    let mut control = ControlServer::bind(opened.socket())?;
+    let mut control = ControlServer::bind(opened.socket(), kept.take_local(opened.socket()))?;
     #[cfg(feature = "control")]
-    let page = rest::bind(opened.plan())?;
+    let page = rest::bind(opened.plan(), |path| kept.take_local(path))?;
     let running = opened.start()?;
     control.serve(running.asked()).context("cannot start the control socket's thread")?;
     // Initiators may have written to them: whatever comes, they stay.

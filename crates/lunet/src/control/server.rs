@@ -12,8 +12,9 @@ use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
 use lunet_api::{Answer, Code, Reply, Request, TOO_MANY, read_call};
+use rustix::event::{EventfdFlags, PollFd, PollFlags, eventfd, poll};
 use rustix::fs::{FlockOperation, Mode, XattrFlags, fchmod, flock, setxattr};
-use socket2::{Domain, SockAddr, SockRef, Socket, Type};
+use socket2::{Domain, SockAddr, Socket, Type};
 
 use super::{Error, check_length, line};
 
@@ -54,27 +55,35 @@ pub trait Source: Send + Sync + 'static {
     fn answer(&self, who: Asker, request: Request) -> Result<Answer, lunet_api::Error>;
 }
 
-/// The control socket of a running server. Dropping it removes the socket.
+/// The control socket of a running server. Dropping it removes the socket, unless somebody else listens on it, too.
 #[derive(Debug)]
 pub struct ControlServer {
-    path: PathBuf,
+    placed: Option<Placed>,
     listener: Arc<UnixListener>,
+    /// Becomes readable when the thread is to end: a socket that is shared must not be shut down for that.
+    end: Arc<OwnedFd>,
     stopping: Arc<AtomicBool>,
     thread: Option<JoinHandle<()>>,
 }
 
 impl ControlServer {
-    /// Listens at `path`, for this user alone. A socket that a dead server left there is
-    /// replaced. Clients wait until [`serve`](Self::serve).
+    /// Listens at `path`, for this user alone, or on the socket there that is `given`. A socket that a dead server left
+    /// there is replaced. Clients wait until [`serve`](Self::serve).
     ///
     /// # Errors
     /// The path is too long, belongs to a live server or to something else, or cannot be used.
-    pub fn bind(path: &Path) -> Result<Self, Error> {
+    pub fn bind(path: &Path, given: Option<UnixListener>) -> Result<Self, Error> {
         check_length(path)?;
-        let listener = listen(path)?;
+        let is_given = given.is_some();
+        let listener = given.map_or_else(|| listen(path), Ok)?;
+        let placed = Placed { path: path.to_owned(), is_given };
+        let failed = |error| Error::Listen { path: path.to_owned(), error };
+        listener.set_nonblocking(true).map_err(failed)?;
+        let end = eventfd(0, EventfdFlags::CLOEXEC).map_err(|error| failed(error.into()))?;
         Ok(Self {
-            path: path.to_owned(),
+            placed: Some(placed),
             listener: Arc::new(listener),
+            end: Arc::new(end),
             stopping: Arc::default(),
             thread: None,
         })
@@ -88,7 +97,8 @@ impl ControlServer {
         let listener = Arc::clone(&self.listener);
         let stopping = Arc::clone(&self.stopping);
         let source: Arc<dyn Source> = Arc::new(source);
-        let accept = move || accept(&listener, &stopping, &source);
+        let end = Arc::clone(&self.end);
+        let accept = move || accept(&listener, &end, &stopping, &source);
         self.thread = Some(thread::Builder::new().name("control".into()).spawn(accept)?);
         Ok(())
     }
@@ -97,24 +107,32 @@ impl ControlServer {
 impl Drop for ControlServer {
     fn drop(&mut self) {
         // The file goes first: as long as we listen, no other server takes the path.
-        let _ = std::fs::remove_file(&self.path);
+        self.placed = None;
         self.stopping.store(true, Ordering::Release);
-        // Ends a waiting accept on Linux. If that fails the thread must not be waited for.
-        let ended = SockRef::from(&*self.listener).shutdown(std::net::Shutdown::Both);
-        if let (Some(thread), Ok(())) = (self.thread.take(), ended) {
+        // If that fails the thread must not be waited for.
+        let told = rustix::io::write(&self.end, &1u64.to_ne_bytes());
+        if let (Some(thread), Ok(_)) = (self.thread.take(), told) {
             let _ = thread.join();
         }
     }
 }
 
-/// Listens at `path`, for this user and a group. A socket that a dead server left there is replaced.
+/// Listens at `path`, for this user and a group, or on the socket there that is `given`, which is for whom its giver says.
+/// A socket that a dead server left there is replaced.
 ///
 /// # Errors
 /// See [`ControlServer::bind`]; or this user may not give the socket to the group.
-pub fn listen_for(path: &Path, group: u32) -> Result<(UnixListener, Placed), Error> {
+pub fn listen_for(
+    path: &Path,
+    group: u32,
+    given: Option<UnixListener>,
+) -> Result<(UnixListener, Placed), Error> {
     check_length(path)?;
+    if let Some(listener) = given {
+        return Ok((listener, Placed { path: path.to_owned(), is_given: true }));
+    }
     let listener = listen(path)?;
-    let placed = Placed(path.to_owned());
+    let placed = Placed { path: path.to_owned(), is_given: false };
     let failed = |error: io::Error| Error::Group { path: path.to_owned(), group, error };
     // The group first: at no moment can another one connect.
     match std::os::unix::fs::chown(path, None, Some(group)) {
@@ -158,20 +176,25 @@ fn let_in(path: &Path, group: u32) -> io::Result<()> {
     Ok(setxattr(path, "system.posix_acl_access", &list, XattrFlags::empty())?)
 }
 
-/// The file of a socket, which goes with this.
+/// The file of a socket, which goes with this unless somebody else listens on it, too.
 #[derive(Debug)]
-pub struct Placed(PathBuf);
+pub struct Placed {
+    path: PathBuf,
+    is_given: bool,
+}
 
 impl Placed {
     /// Where it is.
     pub fn path(&self) -> &Path {
-        &self.0
+        &self.path
     }
 }
 
 impl Drop for Placed {
     fn drop(&mut self) {
-        let _ = std::fs::remove_file(&self.0);
+        if !self.is_given {
+            let _ = std::fs::remove_file(&self.path);
+        }
     }
 }
 
@@ -223,14 +246,23 @@ fn clear(path: &Path) -> Result<(), Error> {
     }
 }
 
-fn accept(listener: &UnixListener, stopping: &AtomicBool, source: &Arc<dyn Source>) {
+fn accept(listener: &UnixListener, end: &OwnedFd, stopping: &AtomicBool, source: &Arc<dyn Source>) {
     let clients = Arc::new(AtomicUsize::new(0));
-    while !stopping.load(Ordering::Acquire) {
-        let Ok((stream, _)) = listener.accept() else {
-            if !stopping.load(Ordering::Acquire) {
+    loop {
+        let mut both = [PollFd::new(listener, PollFlags::IN), PollFd::new(end, PollFlags::IN)];
+        let polled = poll(&mut both, None);
+        if stopping.load(Ordering::Acquire) {
+            return;
+        }
+        // Whoever has come may be gone again, and then there is nobody to accept.
+        let accepted = polled.map_err(io::Error::from).and_then(|_| listener.accept());
+        let stream = match accepted {
+            Ok((stream, _)) => stream,
+            Err(error) if error.kind() == ErrorKind::WouldBlock => continue,
+            Err(_) => {
                 thread::sleep(PAUSE);
+                continue;
             }
-            continue;
         };
         let permit = Permit::new(&clients);
         if clients.load(Ordering::Relaxed) > CLIENTS {

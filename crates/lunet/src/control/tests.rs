@@ -44,7 +44,7 @@ fn session() -> Session {
 fn started() -> (TempDir, PathBuf, ControlServer) {
     let dir = TempDir::new().unwrap();
     let path = default_path(dir.path());
-    let mut server = ControlServer::bind(&path).unwrap();
+    let mut server = ControlServer::bind(&path, None).unwrap();
     server.serve(Fixed).unwrap();
     (dir, path, server)
 }
@@ -147,8 +147,8 @@ fn a_dead_socket_is_replaced_and_a_live_one_is_not() {
     let error = Client::new(path.clone()).stats().unwrap_err();
     assert!(error.to_string().contains("no lunet is running"), "{error}");
 
-    let mut server = ControlServer::bind(&path).unwrap();
-    let error = ControlServer::bind(&path).unwrap_err();
+    let mut server = ControlServer::bind(&path, None).unwrap();
+    let error = ControlServer::bind(&path, None).unwrap_err();
     assert!(error.to_string().contains("another lunet is running"), "{error}");
     server.serve(Fixed).unwrap();
     assert!(Client::new(path).sessions().is_ok(), "the live server was left alone");
@@ -159,18 +159,19 @@ fn paths_that_cannot_be_sockets_are_refused_in_a_sentence() {
     let dir = TempDir::new().unwrap();
     let file = dir.path().join("file");
     std::fs::write(&file, "precious").unwrap();
-    let error = ControlServer::bind(&file).unwrap_err();
+    let error = ControlServer::bind(&file, None).unwrap_err();
     assert!(error.to_string().contains("not a socket"), "{error}");
     assert_eq!(std::fs::read(&file).unwrap(), b"precious");
 
     let long = dir.path().join("x".repeat(108));
-    for error in
-        [ControlServer::bind(&long).unwrap_err(), Client::new(long.clone()).stats().unwrap_err()]
-    {
+    for error in [
+        ControlServer::bind(&long, None).unwrap_err(),
+        Client::new(long.clone()).stats().unwrap_err(),
+    ] {
         assert!(error.to_string().contains("107 are allowed"), "{error}");
     }
 
-    let error = ControlServer::bind(&dir.path().join("no/where")).unwrap_err();
+    let error = ControlServer::bind(&dir.path().join("no/where"), None).unwrap_err();
     assert!(error.to_string().contains("cannot listen"), "{error}");
 }
 

@@ -7,6 +7,7 @@ mod keeper;
 mod link;
 mod process;
 
+use std::os::unix::net::UnixListener;
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result, anyhow};
@@ -61,11 +62,11 @@ impl Served {
     }
 }
 
-/// Listens where the plan says.
+/// Listens where the plan says, on Unix sockets that are there already as far as `given` has them.
 ///
 /// # Errors
 /// An address or a socket that was asked for cannot be had, or the certificate cannot be used.
-pub fn bind(plan: &Plan) -> Result<Found> {
+pub fn bind(plan: &Plan, given: impl FnMut(&Path) -> Option<UnixListener>) -> Result<Found> {
     let page = &plan.page;
     let directory = plan.data.join(FOLDER);
     let config = &plan.config.control;
@@ -87,7 +88,7 @@ pub fn bind(plan: &Plan) -> Result<Found> {
         Err(error) => return Err(refused(&error)),
     };
     let is_there = bound.is_some() && !page.listen.is_empty();
-    let (bound, local) = and_sockets(plan, bound.unwrap_or_default())?;
+    let (bound, local) = and_sockets(plan, bound.unwrap_or_default(), given)?;
     if !is_there && local.is_empty() {
         return Ok(Found { ready: None, note });
     }
@@ -107,7 +108,11 @@ pub fn bind(plan: &Plan) -> Result<Found> {
 }
 
 /// Adds the Unix sockets for the groups that the configuration names.
-fn and_sockets(plan: &Plan, mut bound: Bound) -> Result<(Bound, Vec<Placed>)> {
+fn and_sockets(
+    plan: &Plan,
+    mut bound: Bound,
+    mut given: impl FnMut(&Path) -> Option<UnixListener>,
+) -> Result<(Bound, Vec<Placed>)> {
     let config = &plan.config.control;
     let folder = lunet_files::parent(&plan.socket);
     let mut local = Vec::new();
@@ -118,7 +123,8 @@ fn and_sockets(plan: &Plan, mut bound: Bound) -> Result<(Bound, Vec<Placed>)> {
         let Some(group) = group else { continue };
         let number = users::group(&group.name)
             .ok_or_else(|| anyhow!("this machine has no group {}", group.name))?;
-        let (socket, placed) = listen_for(&folder.join(name), number)?;
+        let path = folder.join(name);
+        let (socket, placed) = listen_for(&path, number, given(&path))?;
         local.push(placed);
         bound = bound.and_local(socket, role).context("cannot listen on a Unix socket")?;
     }
