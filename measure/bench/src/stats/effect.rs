@@ -51,6 +51,34 @@ const TAIL: f64 = 0.025;
 /// The effect, from pairs of a run without and a run with the change. `None` if there are too few,
 /// or a run did nothing at all.
 pub fn effect(pairs: &[(f64, f64)]) -> Option<Effect> {
+    interval(walsh(pairs)?, signed_ranks(pairs.len())?)
+}
+
+/// How often chance alone makes the runs with the change so much the faster ones, of all experiments with a change that does
+/// nothing: the p-value of the one-sided test, exactly. Swap the runs of each pair for the slower ones. `None` as for
+/// [`effect`].
+pub fn by_chance(pairs: &[(f64, f64)]) -> Option<f64> {
+    // As many means speak against it as the sum of the ranks with that sign. What is equal speaks against it, too.
+    let against = walsh(pairs)?.iter().filter(|mean| **mean <= 0.0).count();
+    Some(sums_of_ranks(pairs.len()).iter().take(against + 1).sum::<f64>().min(1.0))
+}
+
+/// The p-values of several tests, each so much greater that the least of them says how often chance alone makes any of them so
+/// small (Holm 1979).
+pub fn corrected(chances: &[f64]) -> Vec<f64> {
+    let mut order: Vec<usize> = (0..chances.len()).collect();
+    order.sort_by(|a, b| chances[*a].total_cmp(&chances[*b]));
+    let mut out = vec![1.0; chances.len()];
+    let mut least = 0.0_f64;
+    for (place, at) in order.into_iter().enumerate() {
+        least = least.max(chances[at] * (chances.len() - place) as f64).min(1.0);
+        out[at] = least;
+    }
+    out
+}
+
+/// The means of all pairs of logarithms of ratios. `None` if there are too few, or a run did nothing at all.
+fn walsh(pairs: &[(f64, f64)]) -> Option<Vec<f64>> {
     let possible = (FEWEST..=MOST).contains(&pairs.len());
     if !possible || pairs.iter().any(|(a, b)| *a <= 0.0 || *b <= 0.0) {
         return None;
@@ -60,7 +88,7 @@ pub fn effect(pairs: &[(f64, f64)]) -> Option<Effect> {
     for (at, one) in logs.iter().enumerate() {
         means.extend(logs[at..].iter().map(|other| f64::midpoint(*one, *other)));
     }
-    interval(means, signed_ranks(logs.len())?)
+    Some(means)
 }
 
 /// The effect, from runs without and runs with the change that were not taken in rounds. `None` if there are too few (at
@@ -87,8 +115,11 @@ fn interval(mut differences: Vec<f64>, cut: usize) -> Option<Effect> {
 
 /// The largest sum of ranks that is so small in no more than 1 of 40 experiments without an effect.
 pub(super) fn signed_ranks(rounds: usize) -> Option<usize> {
-    // How many of the 2^n ways to give signs to the ranks 1 to n have this sum of negative ranks, as
-    // part of all.
+    last_below(&sums_of_ranks(rounds))
+}
+
+/// How many of the 2^n ways to give signs to the ranks 1 to n have each sum of negative ranks, as part of all.
+fn sums_of_ranks(rounds: usize) -> Vec<f64> {
     let mut ways = vec![1.0_f64];
     for rank in 1..=rounds {
         let mut next = vec![0.0; ways.len() + rank];
@@ -98,7 +129,7 @@ pub(super) fn signed_ranks(rounds: usize) -> Option<usize> {
         }
         ways = next;
     }
-    last_below(&ways)
+    ways
 }
 
 /// The same for the number of pairs in which the run with the change is the slower one.

@@ -3,7 +3,7 @@
 mod effect;
 mod estimate;
 
-pub use effect::{Effect, FEWEST, Judgement, MOST, effect, unpaired};
+pub use effect::{Effect, FEWEST, Judgement, MOST, by_chance, corrected, effect, unpaired};
 pub use estimate::{Estimate, Interval, median};
 
 #[cfg(test)]

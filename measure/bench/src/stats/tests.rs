@@ -76,6 +76,33 @@ fn the_interval_is_that_of_the_textbook() {
 }
 
 #[test]
+fn chance_is_that_of_the_textbook() {
+    let pairs = |slower: usize| -> Vec<(f64, f64)> {
+        // The ranks 1, 2, ... of the ratios; the first ones are slower with the change.
+        let ratio = |rank: usize| (0.01 * rank as f64).exp();
+        let pair = |rank: usize| match rank <= slower {
+            true => (100.0 * ratio(rank), 100.0),
+            false => (100.0, 100.0 * ratio(rank)),
+        };
+        (1..=10).map(pair).collect()
+    };
+    // Of 1024 ways 1 has the sum 0, 2 have at most 1, 5 at most 3.
+    for (slower, ways) in [(0, 1.0), (1, 2.0), (2, 5.0)] {
+        let chance = by_chance(&pairs(slower)).expect("ten");
+        assert!(near(chance, ways / 1024.0), "{slower}: {chance}");
+    }
+    assert!(near(by_chance(&[(1.0, 1.0); 10]).expect("ten"), 1.0), "equal runs show nothing");
+    assert_eq!(by_chance(&pairs(0)[..5]), None);
+    // The example of Holm's paper in form: each by how many are left, and never less than one before.
+    let told = corrected(&[0.01, 0.04, 0.03, 0.005]);
+    for (told, right) in told.iter().zip([0.03, 0.06, 0.06, 0.02]) {
+        assert!(near(*told, right), "{told} {right}");
+    }
+    assert_eq!(corrected(&[0.9, 0.8]), [1.0, 1.0]);
+    assert!(corrected(&[]).is_empty());
+}
+
+#[test]
 fn what_does_nothing_is_noise_in_19_of_20_experiments() {
     let mut chance = chance(7);
     let mut noise = [0; 2];

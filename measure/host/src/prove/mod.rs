@@ -1,24 +1,27 @@
 //! Proves what each change of a plan is worth: by runs with and without it, in turns.
 //!
 //! In every round there is a run without any change, one with each change alone and one with all
-//! together, in an order that changes from round to round. What helps is kept, and tried once more
+//! together ([`experiment`]). What seems to help is tried once more alone, and what helps then is kept, if several changes do so
 //! together; what harms or cannot be told from noise is rolled back. All changes are in the journal
 //! before the first one is made: whatever ends the program, `lunet tune rollback` restores the
 //! machine.
 
+mod experiment;
 mod fio;
 mod report;
 mod statistics;
 
+pub use experiment::fewest;
 pub use fio::Fio;
 pub use report::write;
-pub use statistics::{Effect, FEWEST, Judgement, MOST, effect, median};
+pub use statistics::{Effect, FEWEST, Judgement, MOST};
 
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use lunet_block::Random;
 use serde::Serialize;
 
+use self::experiment::Subject;
 use crate::apply::{self, ApplyError, Failure, Fault, Machine, Options, Trial};
 use crate::plan::{Item, Plan};
 
@@ -34,8 +37,10 @@ pub trait Bench {
 /// How to prove.
 #[derive(Clone, Copy, Debug)]
 pub struct Proof<'a> {
-    /// Rounds: [`FEWEST`] to [`MOST`].
+    /// Rounds: [`FEWEST`] to [`MOST`], and as many as the changes need ([`fewest`]).
     pub rounds: usize,
+    /// Decides about the order of the runs: another one each time.
+    pub seed: u64,
     /// Where the journal is, and whether the changes that help persist across reboots.
     pub options: Options<'a>,
     /// Is set when everything is to be restored and left.
@@ -60,7 +65,9 @@ pub struct Worth {
     pub name: String,
     /// Its effect, if it could be worked out.
     pub effect: Option<Effect>,
-    /// What that comes to.
+    /// Its effect in the runs that were made because it seemed to help.
+    pub again: Option<Effect>,
+    /// What that comes to, over all changes.
     pub judgement: Judgement,
     /// Whether it was kept.
     pub kept: bool,
@@ -77,7 +84,7 @@ pub struct Report {
     pub steps: Vec<Worth>,
     /// All of them together, if there are several.
     pub together: Option<Worth>,
-    /// Those that help together, if they are neither one nor all.
+    /// Those that help together, if there are several.
     pub confirmed: Option<Worth>,
     /// Rules that cannot be tried, and why.
     pub left_out: Vec<(String, String)>,
@@ -94,6 +101,18 @@ pub enum ProveError {
     /// The load generator has failed.
     #[error("{0}")]
     Bench(String),
+    /// So few rounds cannot tell any of the changes from chance.
+    #[error(
+        "{changes} changes in {rounds} rounds cannot be told from chance: make {needed} rounds (`--rounds {needed}`), or choose fewer changes (`--only`)"
+    )]
+    TooFew {
+        /// Changes to be tried.
+        changes: usize,
+        /// Rounds that were asked for.
+        rounds: usize,
+        /// Rounds that they need.
+        needed: usize,
+    },
     /// A change cannot be made.
     #[error("{0}")]
     Apply(#[from] ApplyError),
@@ -150,10 +169,14 @@ pub fn prove(
     if plans.is_empty() {
         return Ok(report);
     }
+    let (changes, rounds, needed) = (plans.len(), proof.rounds, fewest(plans.len()));
+    if rounds < needed {
+        return Err(ProveError::TooFew { changes, rounds, needed });
+    }
     let names: Vec<String> = plans.iter().map(|plan| plan.items[0].rule.clone()).collect();
     let trial = Trial::begin(machine, &plans, proof.options)?;
-    let mut runner = Runner { trial, proof, bench, progress, names: &names };
-    let measured = runner.measure(&mut report);
+    let mut runner = Runner { trial, stop: proof.stop, bench, progress, names: &names, done: 0 };
+    let measured = experiment::measure(&mut runner, &names, rounds, &mut Random::new(proof.seed));
     let ended = runner.trial.end();
     let (left, changed) = match ended {
         Ok(ended) => (ended.left, ended.changed),
@@ -169,7 +192,11 @@ pub fn prove(
     if !changed.is_empty() {
         return Err(ApplyError::Changed(changed.join("; ")).into());
     }
-    measured?;
+    let measured = measured?;
+    report.baseline = measured.baseline;
+    report.steps = measured.steps;
+    report.together = measured.together;
+    report.confirmed = measured.confirmed;
     keep(machine, &plans, &names, proof, &mut report)?;
     Ok(report)
 }
@@ -182,10 +209,10 @@ fn keep(
     proof: Proof<'_>,
     report: &mut Report,
 ) -> Result<(), ProveError> {
-    let whole = report.confirmed.as_ref().or(report.together.as_ref());
     // Each helps alone; together they may be in each other's way.
     let helping = report.steps.iter().filter(|worth| worth.judgement == Judgement::Helps).count();
-    if helping > 1 && whole.is_some_and(|worth| worth.judgement != Judgement::Helps) {
+    let is_whole = report.confirmed.as_ref().is_some_and(|all| all.judgement == Judgement::Helps);
+    if helping > 1 && !is_whole {
         return Ok(());
     }
     let kept = |name: &String| {
@@ -200,89 +227,37 @@ fn keep(
     for worth in &mut report.steps {
         worth.kept = worth.judgement == Judgement::Helps;
     }
-    for worth in [&mut report.together, &mut report.confirmed].into_iter().flatten() {
-        worth.kept = worth.judgement == Judgement::Helps;
-    }
-    let several = report.confirmed.is_some();
-    if let Some(all) = report.together.as_mut().filter(|_| several || helping < names.len()) {
-        all.kept = false;
+    if let Some(all) = &mut report.confirmed {
+        all.kept = true;
     }
     Ok(())
 }
 
-/// Makes the runs.
+/// Makes the runs on a machine.
 struct Runner<'a> {
     trial: Trial<'a>,
-    proof: Proof<'a>,
+    stop: &'a AtomicBool,
     bench: &'a mut dyn Bench,
     progress: &'a mut dyn FnMut(&Progress<'_>),
     names: &'a [String],
+    done: usize,
 }
 
-impl Runner<'_> {
-    fn measure(&mut self, report: &mut Report) -> Result<(), ProveError> {
-        let count = self.names.len();
-        let mut sets: Vec<Vec<usize>> = vec![Vec::new()];
-        sets.extend((0..count).map(|step| vec![step]));
-        if count > 1 {
-            sets.push((0..count).collect());
+impl Subject for Runner<'_> {
+    fn run(&mut self, changes: &[usize], all: usize) -> Result<f64, ProveError> {
+        if self.stop.load(Ordering::Relaxed) {
+            return Err(ProveError::Stopped);
         }
-        let runs = self.rounds(&sets, 0)?;
-        report.baseline = median(&runs[0]).unwrap_or_default();
-        let worth = |name: &str, with: &[f64], without: &[f64]| {
-            let pairs: Vec<(f64, f64)> =
-                without.iter().copied().zip(with.iter().copied()).collect();
-            let effect = effect(&pairs);
-            let judgement = effect.map_or(Judgement::Noise, Judgement::from);
-            Worth { name: name.to_owned(), effect, judgement, kept: false }
+        let what = match changes {
+            [] => "without changes",
+            [one] => &self.names[*one],
+            _ => "several together",
         };
-        for (name, with) in self.names.iter().zip(&runs[1..]) {
-            report.steps.push(worth(name, with, &runs[0]));
-        }
-        report.together = (count > 1).then(|| worth("all together", &runs[count + 1], &runs[0]));
-        let helps: Vec<usize> =
-            (0..count).filter(|&step| report.steps[step].judgement == Judgement::Helps).collect();
-        if helps.len() > 1 && helps.len() < count {
-            let done = sets.len() * self.proof.rounds;
-            let runs = self.rounds(&[Vec::new(), helps], done)?;
-            report.confirmed = Some(worth("what helps, together", &runs[1], &runs[0]));
-        }
-        Ok(())
+        (self.progress)(&Progress { done: self.done, all, what });
+        self.done += 1;
+        self.trial.only(changes)?;
+        self.bench.run()
     }
-
-    /// Runs of each set of changes, round by round.
-    fn rounds(&mut self, sets: &[Vec<usize>], before: usize) -> Result<Vec<Vec<f64>>, ProveError> {
-        let all = before + sets.len() * self.proof.rounds;
-        let mut runs = vec![Vec::new(); sets.len()];
-        let mut random = Random::new(1);
-        for round in 0..self.proof.rounds {
-            for (index, set) in order(&mut random, sets.len()).into_iter().enumerate() {
-                if self.proof.stop.load(Ordering::Relaxed) {
-                    return Err(ProveError::Stopped);
-                }
-                let what = match sets[set].as_slice() {
-                    [] => "without changes",
-                    [one] => &self.names[*one],
-                    _ => "several together",
-                };
-                let done = before + round * sets.len() + index;
-                (self.progress)(&Progress { done, all, what });
-                self.trial.only(&sets[set])?;
-                let rate = self.bench.run()?;
-                runs[set].push(rate);
-            }
-        }
-        Ok(runs)
-    }
-}
-
-/// The numbers below `count` in a random order.
-fn order(random: &mut Random, count: usize) -> Vec<usize> {
-    let mut order: Vec<usize> = (0..count).collect();
-    for last in (1..count).rev() {
-        order.swap(last, random.below(last as u64 + 1) as usize);
-    }
-    order
 }
 
 #[cfg(test)]

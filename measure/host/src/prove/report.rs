@@ -2,7 +2,7 @@
 
 use std::fmt::Write;
 
-use super::{Judgement, Report, Worth};
+use super::{Effect, Judgement, Report, Worth};
 use crate::expr::rate;
 
 /// The report for a terminal.
@@ -13,7 +13,7 @@ pub fn write(report: &Report) -> String {
     } else {
         let _ = writeln!(
             out,
-            "Without changes: {} (median of {} runs). With a confidence of 95 %:",
+            "Without changes: {} (median of {} runs). With a confidence of 95 % for each alone:",
             rate(report.baseline),
             report.rounds
         );
@@ -47,19 +47,19 @@ fn line(worth: &Worth) -> String {
     let Some(effect) = worth.effect else {
         return format!("{}: some runs did nothing, so that nothing can be said", worth.name);
     };
-    let told = match (worth.judgement, worth.kept) {
-        (Judgement::Helps, true) => "helps, kept",
-        (Judgement::Helps, false) => "helps",
-        (Judgement::Harms, _) => "harms, rolled back",
-        (Judgement::Noise, _) => "cannot be told from noise, rolled back",
+    let told = match (worth.judgement, worth.kept, worth.again.is_some()) {
+        (Judgement::Helps, true, _) => "helps, kept",
+        (Judgement::Helps, false, _) => "helps",
+        (Judgement::Harms, ..) => "harms, rolled back",
+        (Judgement::Noise, _, true) => "not confirmed, rolled back",
+        (Judgement::Noise, _, false) => "cannot be told from noise, rolled back",
     };
-    format!(
-        "{}: {} ({} to {}): {told}",
-        worth.name,
-        percent(effect.mean),
-        percent(effect.low),
-        percent(effect.high)
-    )
+    let interval = |effect: Effect| {
+        let [mean, low, high] = [effect.mean, effect.low, effect.high].map(percent);
+        format!("{mean} ({low} to {high})")
+    };
+    let again = worth.again.map(|again| format!("; again {}", interval(again)));
+    format!("{}: {}{}: {told}", worth.name, interval(effect), again.unwrap_or_default())
 }
 
 /// Beyond a doubling, people think in factors.

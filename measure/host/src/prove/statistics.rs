@@ -1,7 +1,7 @@
 //! Whether a change helps: the statistics are those of `lunet bench`, by Wilcoxon's signed-rank test.
 
 use lunet_bench::stats::Judgement as Told;
-pub use lunet_bench::stats::{Effect, FEWEST, MOST, effect, median};
+pub use lunet_bench::stats::{Effect, FEWEST, MOST};
 use serde::Serialize;
 
 /// What an effect comes to.
@@ -28,7 +28,9 @@ impl From<Effect> for Judgement {
 
 #[cfg(test)]
 mod tests {
-    use super::{Judgement, effect};
+    use lunet_bench::stats::effect;
+
+    use super::Judgement;
 
     /// Runs of 1 s on a loop device of a busy machine, in the order in which they were taken: fio,
     /// sequential buffered reads, in bytes per second.

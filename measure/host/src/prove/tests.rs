@@ -77,7 +77,7 @@ const STOP: AtomicBool = AtomicBool::new(false);
 
 fn proof(stop: &AtomicBool) -> Proof<'_> {
     let options = Options { state: STATE, persist: false, truenas: false };
-    Proof { rounds: 10, options, stop }
+    Proof { rounds: 10, seed: 7, options, stop }
 }
 
 fn judged(report: &Report) -> Vec<(&str, Judgement, bool)> {
@@ -104,7 +104,7 @@ fn what_helps_is_kept_and_what_does_not_is_taken_back() {
             ("t.scheduler", Judgement::Harms, false),
         ]
     );
-    assert_eq!(seen, 10 * 6 + 10 * 2, "six sets, and then two");
+    assert_eq!(seen, 10 * 6 + 10 * 3 + 10 * 2, "six sets, what seems to help, and that together");
     let read =
         |attribute: &str| machine.source().text(&format!("/sys/block/sda/queue/{attribute}"));
     assert_eq!(read("read_ahead_kb").as_deref(), Some("4096"));
@@ -113,7 +113,7 @@ fn what_helps_is_kept_and_what_does_not_is_taken_back() {
     assert_eq!(read("scheduler").as_deref(), Some("[none] bfq"));
     assert_eq!(report.left_out.len(), 1);
     let text = write(&report);
-    assert!(text.contains("t.read_ahead_kb: 3.0 times"), "{text}");
+    assert!(text.contains("t.read_ahead_kb: 3.") && text.contains("; again 2.9 times"), "{text}");
     assert!(text.contains("Kept: t.read_ahead_kb, t.iostats."), "{text}");
     assert!(text.contains("Not tried: t.nothing: it works after a reboot."), "{text}");
     assert_eq!(verify(&machine, STATE).expect("it can look").drift, []);
@@ -123,7 +123,7 @@ fn what_helps_is_kept_and_what_does_not_is_taken_back() {
 
 #[test]
 fn stopped_or_failed_at_any_run_everything_is_as_it_was() {
-    for at in 0..80 {
+    for at in 0..110 {
         for stops in [true, false] {
             let machine = Fake::new(TREE);
             let before = machine.state();
@@ -187,7 +187,7 @@ impl Bench for Meddled<'_> {
 #[test]
 fn what_somebody_changes_meanwhile_ends_the_proof_and_stays() {
     // In the middle, and while the last run is made.
-    for at in [13, 79] {
+    for at in [13, 109] {
         let machine = Fake::new(TREE);
         let stop = STOP;
         let mut load = Meddled(Load::new(&machine), at);

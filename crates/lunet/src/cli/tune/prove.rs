@@ -74,7 +74,7 @@ pub fn prove(args: &ProveArgs) -> Result<ExitCode> {
     }
     let truenas = facts.platform.truenas.is_some();
     let options = Options { state, persist: args.persist, truenas };
-    let proof = Proof { rounds: args.rounds, options, stop: &stop };
+    let proof = Proof { rounds: args.rounds, seed: seed()?, options, stop: &stop };
     let told = Fio::new(args.profile, &args.path, args.size, args.seconds, &stop)
         .and_then(|mut fio| run(&LiveMachine, &plan, proof, &mut fio, &mut bar()));
     clear();
@@ -91,6 +91,13 @@ pub fn prove(args: &ProveArgs) -> Result<ExitCode> {
         Err(error) => return Err(error.into()),
     }
     Ok(ExitCode::SUCCESS)
+}
+
+/// Another one each time: the order of the runs must not be that of the last proof.
+fn seed() -> Result<u64> {
+    let mut bytes = [0; 8];
+    lunet_os::random::fill(&mut bytes).context("there are no random numbers")?;
+    Ok(u64::from_ne_bytes(bytes))
 }
 
 /// Shows how far it is: on a terminal in one line, otherwise a line for each run.
