@@ -198,6 +198,8 @@ pub struct Arc {
     pub max_bytes: Option<i64>,
     /// The smallest that it may aim at, in bytes.
     pub min_bytes: Option<i64>,
+    /// What it leaves free of the memory, in bytes.
+    pub sys_free_bytes: Option<i64>,
     /// Reads that it answered.
     pub hits: Option<i64>,
     /// Reads that it could not answer.
@@ -267,6 +269,7 @@ fn arc(source: &dyn Source) -> Option<Arc> {
         target_bytes: get("c"),
         max_bytes: get("c_max"),
         min_bytes: get("c_min"),
+        sys_free_bytes: get("arc_sys_free"),
         hits,
         misses,
         hit_percent: hits
