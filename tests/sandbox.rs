@@ -81,7 +81,9 @@ fn the_user_that_serves_has_no_more_than_it_needs() -> Result<()> {
     let data = scratch("lunet-user-")?;
     chown(data.path(), Some(NOBODY), Some(NOBODY))?;
     let config = data.path().join("lunet.toml");
-    fs::write(&config, format!("{CONFIG}[sandbox]\npaths = []\n"))?;
+    // A group that this user is not in, and that it has no capability to give a socket to.
+    let group = "[control]\nread-group = 'daemon'\n";
+    fs::write(&config, format!("{CONFIG}{group}[sandbox]\npaths = []\n"))?;
     chown(&config, Some(NOBODY), Some(NOBODY))?;
     let serve = Serve::default().data(data.path());
     let (server, all) = attempts(serve.arguments(&["--user", &NOBODY.to_string()]))?;

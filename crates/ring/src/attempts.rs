@@ -82,6 +82,7 @@ pub const NO_SHARD: &[Attempt] = &[
     attempt("socket", libc::SYS_socket, [libc::AF_INET as c_long, libc::SOCK_STREAM as c_long, 0]),
     attempt("connect", libc::SYS_connect, [-1, 0, 0]),
     attempt("bind", libc::SYS_bind, [-1, 0, 0]),
+    attempt("setxattr", libc::SYS_setxattr, [0; 3]),
 ];
 
 /// What a thread may not do that writes the log, or open files.

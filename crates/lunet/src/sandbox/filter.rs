@@ -163,8 +163,14 @@ const OLDER: &[i64] = &[
 const OLDER: &[i64] = &[];
 
 /// What begins something: a shard, whose bytes come from strangers, does none of it once it serves.
-const BEGINS: &[i64] =
-    &[libc::SYS_bind, libc::SYS_connect, libc::SYS_io_uring_setup, libc::SYS_listen];
+const BEGINS: &[i64] = &[
+    libc::SYS_bind,
+    libc::SYS_connect,
+    libc::SYS_io_uring_setup,
+    libc::SYS_listen,
+    // Lets a group use a control socket. A socket cannot be opened, so that fsetxattr(2) will not do.
+    libc::SYS_setxattr,
+];
 
 /// What neither the REST interface's process does nor a job that it starts (doctor, tune, bench) and its programs. Jobs set
 /// the machine up, so there is no list of what they may do.
