@@ -1,20 +1,50 @@
 //! Users and groups of this machine, as its files name them.
 
 use std::fs;
+use std::io;
+
+use serde::{Deserialize, Serialize};
 
 use crate::config::{Config, Mistake};
+use crate::helper;
+
+/// The files that name them.
+#[derive(Clone, Copy, Debug, Serialize, Deserialize)]
+pub enum Names {
+    /// /etc/passwd.
+    Users,
+    /// /etc/group.
+    Groups,
+}
+
+impl Names {
+    /// The file, as this process finds it.
+    ///
+    /// # Errors
+    /// It cannot be read.
+    pub fn read(self) -> io::Result<String> {
+        fs::read_to_string(match self {
+            Self::Users => "/etc/passwd",
+            Self::Groups => "/etc/group",
+        })
+    }
+
+    /// The same, by the helper if need be: useradd(8) puts another file in the place of this one, which the sandbox of a
+    /// server that runs does not know.
+    fn get(self) -> String {
+        self.read().ok().or_else(|| helper::names(self)).unwrap_or_default()
+    }
+}
 
 /// The name of a user, if /etc/passwd has it.
 pub fn name(uid: u32) -> Option<String> {
-    let users = fs::read_to_string("/etc/passwd").unwrap_or_default();
-    name_in(uid, &users).map(str::to_owned)
+    name_in(uid, &Names::Users.get()).map(str::to_owned)
 }
 
 /// The number of a group: of one in /etc/group by its name, of others, such as those of a directory service, by the
 /// number itself.
 pub fn group(name: &str) -> Option<u32> {
-    let groups = fs::read_to_string("/etc/group").unwrap_or_default();
-    group_in(name, &groups)
+    group_in(name, &Names::Groups.get())
 }
 
 /// Looks whether the groups that a configuration names are there.

@@ -78,8 +78,11 @@ pub fn find(
     if let Some(data) = data.or(variable) {
         return Ok(default_path(data));
     }
-    let system = SYSTEM.map(PathBuf::from);
-    running([default_path(Path::new(DEFAULT_DATA))].into_iter().chain(system).collect())
+    let here = Path::new(DEFAULT_DATA);
+    // In a directory that this user may not enter (`sudo -u anna` in root's) there is nothing that is his.
+    let is_closed = here.metadata().is_err_and(|error| error.kind() == ErrorKind::PermissionDenied);
+    let here = (!is_closed).then(|| default_path(here));
+    running(here.into_iter().chain(SYSTEM.map(PathBuf::from)).collect())
 }
 
 /// The first of the sockets that somebody listens on.

@@ -1,8 +1,8 @@
 //! The helper: a process that does for the server what the [sandbox](crate::sandbox) keeps the server from.
 //!
 //! It is started before the server gives up anything, and stays what the server was. What may be asked of it is [`Ask`], and
-//! no more: it starts the REST interface's process, runs the `zfs` command, names the program that listens on a port, finds the
-//! links and drives that data passes, and opens block devices. It believes nothing that it is told: names are checked again, and neither a program nor an argument of its
+//! no more: it starts the REST interface's process, runs the `zfs` command, names the program that listens on a port, reads
+//! who the users and groups are, finds the links and drives that data passes, and opens block devices. It believes nothing that it is told: names are checked again, and neither a program nor an argument of its
 //! own comes from the server.
 //!
 //! Each question has a pair of sockets of its own, whose one end is handed to the helper: questions do not wait for each
@@ -29,6 +29,7 @@ use lunet_backends::zfs::ZfsError;
 use serde::{Deserialize, Serialize};
 
 use crate::talk;
+use crate::users::Names;
 
 pub use self::process::run;
 
@@ -62,6 +63,8 @@ enum Ask {
     Zfs(Vec<String>),
     /// Who listens at an address. The answer is an `Option<String>`.
     Holder(SocketAddr),
+    /// What users or groups the machine has. The answer is an `Option<String>`, the file's text.
+    Names(Names),
     /// To find the links and drives that the data of these passes. The answer is a `Result<Vec<Part>, String>`.
     #[cfg(feature = "tools")]
     Parts(PartsOf),
@@ -147,6 +150,12 @@ fn device(path: &Path, write: bool) -> io::Result<File> {
 /// Who listens at an address, if there is a helper that may know.
 pub fn holder(address: SocketAddr) -> Option<String> {
     let stream = ask(&Ask::Holder(address), None).ok()?;
+    talk::receive(&stream).ok()?
+}
+
+/// The file that names users or groups, if there is a helper and it may read it.
+pub fn names(of: Names) -> Option<String> {
+    let stream = ask(&Ask::Names(of), None).ok()?;
     talk::receive(&stream).ok()?
 }
 

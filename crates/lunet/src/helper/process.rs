@@ -63,6 +63,7 @@ fn answer(files: Vec<OwnedFd>, setup: &Setup) -> io::Result<()> {
             let found = crate::parts::found(&of).map_err(|error| format!("{error:#}"));
             talk::send(&stream, &found)
         }
+        Ask::Names(names) => talk::send(&stream, &names.read().ok()),
         Ask::Holder(address) => talk::send(&stream, &holder::who(address)),
         Ask::Device(path, write) => match device(&path, write) {
             Ok(file) => {
