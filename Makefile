@@ -37,8 +37,9 @@ install: ## build and install below PREFIX (default /usr/local), with DESTDIR be
 packages: ## build tarball, deb, rpm, symbols, SBOM and checksums into target/package/out; ARCH="x86_64 aarch64"
 	packaging/package $(ARCH)
 
-test-packages: ## install, use, upgrade, remove and purge the deb of `make packages` in trees of Debian 12 and 13 (root)
+test-packages: ## install, use, upgrade, remove and purge the deb of `make packages`: in trees of Debian 12 and 13, then in guests with systemd (root, an hour)
 	packaging/test
+	packaging/guest/test
 
 # The lab's guest is built beside the compiler, and its suites run beside the tests of this machine: much of both is waiting. Nothing
 # but the suite that needs ZFS waits for ZFS.
