@@ -269,6 +269,16 @@ pub fn tell(text: &str) {
     tell_as(journal::NOTICE, text);
 }
 
+/// The same of a volume, by whose name the journal finds it.
+pub fn tell_of(volume: &str, text: &str) {
+    match ERRORS.get() {
+        Some(outlet) if outlet.journal => {
+            outlet.push(&journal::entry_of(volume, journal::NOTICE, text), MOST);
+        }
+        _ => tell(text),
+    }
+}
+
 /// The same for what the program has failed at.
 pub fn fail(text: &str) {
     tell_as(journal::ERROR, text);

@@ -22,7 +22,7 @@ use crate::audit::{self, Listener, Origin};
 use crate::config::Config;
 use crate::control::{Asker, Source};
 use crate::live::{self, Manager, Served};
-use crate::opening::How;
+use crate::opening::{How, Unserved};
 #[cfg(feature = "tools")]
 use crate::parts::Parts;
 use crate::plan::{Options, Plan};
@@ -188,9 +188,16 @@ impl Running {
 
     /// What the user should know of the start, a sentence each.
     pub fn notes(&self) -> Vec<String> {
-        let unserved = &self.manager.now().unserved;
-        let lost = unserved.values().map(|one| format!("not served: {}", one.failure));
-        self.server.notes().iter().map(ToString::to_string).chain(lost).collect()
+        self.server.notes().iter().map(ToString::to_string).collect()
+    }
+
+    /// The volumes that are not served, and a sentence each that says why.
+    pub fn unserved(&self) -> Vec<(String, String)> {
+        let now = self.manager.now();
+        let told = |(name, one): (&String, &Unserved)| {
+            (name.clone(), format!("not served: {}", one.failure))
+        };
+        now.unserved.iter().map(told).collect()
     }
 
     /// Targets that can be reached over a network and say nothing of who may use them, a sentence each.

@@ -87,6 +87,9 @@ pub fn serve(options: &Options) -> Result<()> {
     for note in running.notes() {
         log::tell(&format!("note: {note}"));
     }
+    for (volume, why) in running.unserved() {
+        log::tell_of(&volume, &format!("note: {why}"));
+    }
     for warning in running.warnings() {
         tracing::warn!("{warning}");
     }

@@ -51,6 +51,13 @@ pub fn entry(severity: u8, text: &str) -> Vec<u8> {
     out
 }
 
+/// The same of a volume.
+pub fn entry_of(volume: &str, severity: u8, text: &str) -> Vec<u8> {
+    let mut out = entry(severity, text);
+    field(&mut out, "LUNET_VOLUME", volume);
+    out
+}
+
 fn field(out: &mut Vec<u8>, name: &str, value: &str) {
     out.extend_from_slice(name.as_bytes());
     if value.contains('\n') {
@@ -157,5 +164,12 @@ mod tests {
             b"\nLUNET_VOLUME=vm1\nLUNET_INITIATOR=iqn.2026-11.l:h\nLUNET_CODE=7\n",
         );
         assert_eq!(String::from_utf8_lossy(entry), String::from_utf8_lossy(&wanted));
+    }
+    #[test]
+    fn the_journal_finds_what_the_program_says_of_a_volume() {
+        let text = String::from_utf8(entry_of("vm1", NOTICE, "note: not served")).unwrap();
+        let wanted =
+            "PRIORITY=5\nSYSLOG_IDENTIFIER=lunet\nMESSAGE=note: not served\nLUNET_VOLUME=vm1\n";
+        assert_eq!(text, wanted);
     }
 }
