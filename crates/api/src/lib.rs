@@ -36,7 +36,7 @@ pub use part::{Part, PartKind, PartsOf, Place};
 pub use request::{Answer, Configuration, Request};
 pub use session::{Controller, OverTcp, Queue, RdmaPath, Session, Transport};
 pub use stats::{
-    Bucket, NoIser, NvmeCounts, Operations, Percentile, Portal, Protocol, ShardLoad,
+    Bucket, NoIser, NvmeCounts, Operations, Percentile, Portal, Protocol, Room, ShardLoad,
     ShardOperations, StageTime, Stats, VolumeStats, VolumeTime,
 };
 pub use target::{Lun, Reach, SecretPlace, Target, User};

@@ -37,6 +37,20 @@ pub struct Stats {
     /// True while they are being found out: they come with a later answer.
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     pub parts_wanted: bool,
+    /// The room for new volumes: that of the file system of the data directory. `None` if that cannot be asked.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub room: Option<Room>,
+}
+
+/// The room in a file system.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]
+#[serde(default)]
+pub struct Room {
+    /// Bytes that it can hold.
+    pub size_bytes: u64,
+    /// Bytes that are free for lunet.
+    pub available_bytes: u64,
 }
 
 impl Stats {

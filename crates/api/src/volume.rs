@@ -120,6 +120,12 @@ pub struct Volume {
     pub sessions: u64,
     /// How many snapshots it has.
     pub snapshots: u64,
+    /// Its NAA designator (SPC-5 7.7.6.6) in hexadecimal, by which SCSI initiators know it.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub naa: Option<String>,
+    /// The UUID of its namespaces (NVM Express, Namespace Identification Descriptor), by which NVMe hosts know it.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub uuid: Option<String>,
 }
 
 /// What is wrong with the storage of a volume.

@@ -12,7 +12,7 @@ mod entrance;
 mod keeper;
 mod marks;
 mod message;
-mod names;
+pub mod names;
 mod ports;
 #[cfg(test)]
 mod rdma_tests;

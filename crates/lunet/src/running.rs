@@ -335,7 +335,7 @@ impl Asked {
         }
     }
 
-    /// With the counts of what data passes on this machine.
+    /// With the counts of what data passes on this machine, and the room that is left.
     #[cfg(feature = "tools")]
     fn with_parts(&self, mut stats: Stats) -> Stats {
         let portals = self.portals().into_iter();
@@ -346,6 +346,7 @@ impl Asked {
         portals.dedup();
         (stats.parts, stats.parts_wanted) =
             self.parts.now(PartsOf { portals, places: self.manager.places() });
+        stats.room = self.manager.room();
         stats
     }
 

@@ -5,12 +5,12 @@ use std::os::unix::fs::MetadataExt;
 use std::sync::PoisonError;
 
 use anyhow::Result;
-#[cfg(feature = "tools")]
-use lunet_api::Place;
 use lunet_api::{
     Configuration, Erasure, ErasureState, Fault, Limit, Limited, Lun, MappedAs, Reach as For,
     SecretPlace, Snapshot, Target, User, Volume, WriteCache,
 };
+#[cfg(feature = "tools")]
+use lunet_api::{Place, Room};
 use lunet_backends::layers::{ALWAYS, Effect, Layer, Ops, Rate, Which};
 use lunet_scsi::Sanitation;
 use zeroize::Zeroizing;
@@ -20,7 +20,8 @@ use super::served::{Open, backend};
 use super::{Manager, Served, report, snapshots};
 use crate::config::access::Source;
 use crate::config::edit::Editor;
-use crate::config::{Access, Backend, Reach};
+use crate::config::{self, Access, Backend, Reach};
+use crate::identity;
 use crate::opening::Unserved;
 
 /// The rates that layers keep all reads, all writes or both to. Limits of a part of them are no limit of the whole.
@@ -102,6 +103,19 @@ fn luns(now: &Served, volume: &str) -> Vec<MappedAs> {
     luns.chain(namespaces).map(mapped).collect()
 }
 
+/// What SCSI initiators know a volume by.
+fn naa(now: &Served, config: &config::Volume) -> String {
+    identity::of_volume(&now.machine, config).naa.to_string()
+}
+
+/// What NVMe hosts know it by.
+fn uuid(now: &Served, config: &config::Volume) -> String {
+    let names = lunet_front_iscsi::names::names(&identity::of_volume(&now.machine, config));
+    let hex: String = names.uuid.iter().map(|byte| format!("{byte:02x}")).collect();
+    let parts = [&hex[..8], &hex[8..12], &hex[12..16], &hex[16..20], &hex[20..]];
+    parts.join("-")
+}
+
 impl Manager {
     /// The volumes, by name.
     pub fn volumes(&self) -> Vec<Volume> {
@@ -130,12 +144,22 @@ impl Manager {
                 luns: luns(&now, name),
                 sessions: self.sessions_on(&now, name) as u64,
                 snapshots: snapshots::list(&now.plan.data, open).map_or(0, |all| all.len() as u64),
+                naa: Some(naa(&now, &open.config)),
+                uuid: Some(uuid(&now, &open.config)),
             }
         });
         let unserved = now.unserved.values().map(|one| self.unserved(&now, one));
         let mut all: Vec<Volume> = served.chain(unserved).collect();
         all.sort_by(|a, b| a.name.cmp(&b.name));
         all
+    }
+
+    /// The room for new volumes in the data directory.
+    #[cfg(feature = "tools")]
+    pub fn room(&self) -> Option<Room> {
+        let found = rustix::fs::statvfs(&self.now().plan.data).ok()?;
+        let bytes = |blocks: u64| blocks.saturating_mul(found.f_frsize);
+        Some(Room { size_bytes: bytes(found.f_blocks), available_bytes: bytes(found.f_bavail) })
     }
 
     /// Where the volumes that are served are kept, those without a path left out.
@@ -168,6 +192,8 @@ impl Manager {
             luns: luns(now, &config.name),
             sessions: self.sessions_on(now, &config.name) as u64,
             snapshots: 0,
+            naa: Some(naa(now, config)),
+            uuid: Some(uuid(now, config)),
         }
     }
 
