@@ -1,0 +1,789 @@
+package PVE::Storage::Custom::LunetPlugin;
+
+# A storage of Proxmox VE whose disks are volumes of lunet: a LUN (iSCSI) or a namespace (NVMe/TCP) each. See docs/proxmox.md.
+#
+# The volume `vm-100-disk-0` of the storage `fast` is lunet's volume `fast-vm-100-disk-0` (PREFIX and name), mapped in the
+# storage's target. What lunet says of it counts; nothing is kept on the nodes but the token.
+
+use strict;
+use warnings;
+
+use Digest::SHA qw(sha256_hex);
+use POSIX ();
+
+use PVE::INotify;
+use PVE::Storage::Plugin;
+use PVE::Tools qw(run_command);
+
+use Lunet::Proxmox::Iscsi;
+use Lunet::Proxmox::Kernel;
+use Lunet::Proxmox::Nvme;
+use Lunet::Proxmox::Rest;
+
+use base qw(PVE::Storage::Plugin);
+
+# Every node has the same volumes.
+push @PVE::Storage::Plugin::SHARED_STORAGE, 'lunet';
+
+# Versions of the storage API that this is written for: Proxmox VE 8 (10, 11) and 9 (12 to 15).
+my ($API_MIN, $API_MAX) = (10, 15);
+
+# Where the tokens are: on the cluster's file system, for root alone.
+our $SECRETS = '/etc/pve/priv/storage';
+
+# LUNs from 0 to this one: over NVMe they are namespaces 1 to 1023.
+my $LAST_LUN = 1022;
+
+# lunet's names of volumes have so many characters.
+my $LONGEST_NAME = 64;
+
+# Configuration
+
+sub api {
+    my $now = PVE::Storage::APIVER();
+    return $now if $now >= $API_MIN && $now <= $API_MAX;
+    return $now < $API_MIN ? $API_MIN : $API_MAX;
+}
+
+sub type {
+    return 'lunet';
+}
+
+sub plugindata {
+    return {
+        content => [{ images => 1, rootdir => 1, none => 1 }, { images => 1 }],
+        format => [{ raw => 1 }, 'raw'],
+        'sensitive-properties' => { password => 1 },
+    };
+}
+
+# `server`, `port`, `fingerprint`, `portal`, `target` and `password` are properties of Proxmox's own storages.
+sub properties {
+    return {
+        'lunet-transport' => {
+            description => "How nodes reach volumes: 'iscsi' (open-iscsi), 'nvme-tcp' (the kernel's NVMe host)"
+                . " or 'libiscsi' (QEMU's own initiator; not for containers).",
+            type => 'string',
+            enum => ['iscsi', 'nvme-tcp', 'libiscsi'],
+            default => 'iscsi',
+        },
+        'lunet-prefix' => {
+            description => "What the names of the storage's volumes begin with on the server."
+                . " Left out: the storage's name and a hyphen.",
+            type => 'string',
+            pattern => '[A-Za-z0-9][A-Za-z0-9_.\-]{0,31}',
+            maxLength => 32,
+        },
+        'lunet-ca' => {
+            description => "File with the certificate of the authority that has signed the server's."
+                . " Left out, without a fingerprint: those that the node trusts.",
+            type => 'string',
+            format => 'pve-storage-path',
+        },
+    };
+}
+
+sub options {
+    return {
+        server => { fixed => 0 },
+        port => { optional => 1 },
+        password => { optional => 1 },
+        fingerprint => { optional => 1 },
+        'lunet-ca' => { optional => 1 },
+        portal => { fixed => 0 },
+        target => { fixed => 1 },
+        'lunet-transport' => { optional => 1, fixed => 1 },
+        'lunet-prefix' => { optional => 1, fixed => 1 },
+        nodes => { optional => 1 },
+        disable => { optional => 1 },
+        content => { optional => 1 },
+        shared => { optional => 1 },
+        bwlimit => { optional => 1 },
+    };
+}
+
+# The token
+
+my sub token_file {
+    my ($storeid) = @_;
+    return "$SECRETS/$storeid.pw";
+}
+
+my sub keep_token {
+    my ($storeid, $token) = @_;
+    die "a token of lunet is one word that begins with lunet_\n" if $token !~ /^lunet_\S+$/;
+    mkdir $SECRETS;
+    PVE::Tools::file_set_contents(token_file($storeid), "$token\n", 0600, 1);
+}
+
+# lunet
+
+my sub transport { return $_[0]->{'lunet-transport'} // 'iscsi' }
+
+my sub initiator { return transport($_[0]) eq 'nvme-tcp' ? 'Lunet::Proxmox::Nvme' : 'Lunet::Proxmox::Iscsi' }
+
+my sub check_content {
+    my ($scfg) = @_;
+    die "containers need a device of the kernel, which 'lunet-transport libiscsi' makes none of\n"
+        if transport($scfg) eq 'libiscsi' && $scfg->{content}->{rootdir};
+}
+
+my sub client {
+    my ($storeid, $scfg) = @_;
+    my $file = token_file($storeid);
+    my $token = PVE::Tools::file_read_firstline($file);
+    die "there is no token of storage '$storeid' in $file: pvesm set $storeid --password\n" if !$token;
+    return Lunet::Proxmox::Rest->new(
+        server => $scfg->{server},
+        port => $scfg->{port},
+        fingerprint => $scfg->{fingerprint},
+        ca => $scfg->{'lunet-ca'},
+        token => $token,
+    );
+}
+
+my sub prefix {
+    my ($storeid, $scfg) = @_;
+    return $scfg->{'lunet-prefix'} // "$storeid-";
+}
+
+# lunet's name of a volume.
+my sub name_of {
+    my ($storeid, $scfg, $volname) = @_;
+    my $name = prefix($storeid, $scfg) . $volname;
+    die "the volume's name on the server, '$name', is longer than $LONGEST_NAME characters\n"
+        if length($name) > $LONGEST_NAME;
+    return $name;
+}
+
+# The volume by which this node looks at a snapshot: a clone, named by what it is of, which no machine's volume can be called.
+my sub look_of {
+    my ($storeid, $scfg, $volname, $snap) = @_;
+    my $what = join('/', PVE::INotify::nodename(), $volname, $snap);
+    return name_of($storeid, $scfg, 'look-' . substr(sha256_hex($what), 0, 16));
+}
+
+# The name that the initiator of a node knows the storage's target by.
+my sub subsystem {
+    my ($scfg, $target) = @_;
+    return $scfg->{target} if transport($scfg) ne 'nvme-tcp';
+    return $target->{nqn} // die "target $scfg->{target} is not served over NVMe\n";
+}
+
+my sub volume_path { return '/volumes/' . Lunet::Proxmox::Rest::part($_[0]) }
+
+my sub target_path { return '/targets/' . Lunet::Proxmox::Rest::part($_[0]->{target}) }
+
+# The same, by asking lunet if it has to be.
+my sub subsystem_of {
+    my ($client, $scfg) = @_;
+    return subsystem($scfg, transport($scfg) eq 'nvme-tcp' ? $client->get(target_path($scfg)) : undef);
+}
+
+# A volume as lunet has it; undef if there is none.
+my sub volume {
+    my ($client, $name) = @_;
+    my $volume = $client->get(volume_path($name), missing => 1);
+    return $volume;
+}
+
+my sub volume_there {
+    my ($client, $name) = @_;
+    return volume($client, $name) // die "lunet has no volume $name\n";
+}
+
+# The names that initiators see of a volume, which stay the same as long as it is there.
+my sub names {
+    my ($volume) = @_;
+    my ($naa) = ($volume->{naa} // '') =~ /^([0-9a-f]{16,32})\z/;
+    my ($uuid) = ($volume->{uuid} // '') =~ /^([0-9a-f-]{36})\z/;
+    die "lunet does not tell the designators of volume $volume->{name}: a newer one is needed\n" if !$naa || !$uuid;
+    return { naa => $naa, uuid => $uuid };
+}
+
+# The number of the LUN that a volume is of the storage's target; undef if it is none.
+my sub lun_of {
+    my ($scfg, $volume) = @_;
+    my ($at) = grep { $_->{target} eq $scfg->{target} } @{ $volume->{luns} };
+    return $at ? int($at->{lun}) : undef;
+}
+
+# A free number, the one above the highest if there is one: a number that has just become free may still be known to a node.
+my sub free_lun {
+    my ($target) = @_;
+    my %used = map { $_->{lun} => 1 } @{ $target->{luns} };
+    my ($highest) = sort { $b <=> $a } keys %used;
+    my $above = defined($highest) ? $highest + 1 : 0;
+    return $above if $above <= $LAST_LUN;
+    my ($free) = grep { !$used{$_} } 0 .. $LAST_LUN;
+    return $free // die "target $target->{name} has no free LUN up to $LAST_LUN\n";
+}
+
+# Maps a volume in the storage's target, and returns its number. That is also done for a volume whose creation was cut off.
+# Nobody needs a lock for it: lunet makes the change only if the target is still what the number was chosen by.
+sub map_lun {
+    my ($client, $scfg, $name) = @_;
+    for (1 .. 50) {
+        my $lun = lun_of($scfg, volume_there($client, $name));
+        return $lun if defined($lun);
+        my ($target, $etag) = $client->get(target_path($scfg));
+        $lun = free_lun($target);
+        my $path = target_path($scfg) . "/luns/$lun";
+        my $unless = ['changed', 'exists', 'in-use', 'invalid'];
+        my ($done, $code) = $client->change('PUT', $path, { volume => $name }, match => $etag, unless => $unless);
+        return $lun if $done;
+    }
+    die "volume $name cannot be mapped in $scfg->{target}: the target does not come to rest\n";
+}
+
+# Makes the target, if there is none of this name.
+my sub make_target {
+    my ($storeid, $scfg) = @_;
+    my $client = client($storeid, $scfg);
+    my $target = $client->get(target_path($scfg), missing => 1);
+    my $nvme = transport($scfg) eq 'nvme-tcp';
+    die "target $scfg->{target} is not served over NVMe: give it protocols = [\"iscsi\", \"nvme\"]\n"
+        if $target && $nvme && !defined($target->{nqn});
+    return if $target;
+    my $wanted = { name => $scfg->{target}, nvme => $nvme ? JSON::PP::true() : JSON::PP::false() };
+    $client->change('POST', '/targets', $wanted, done_by => ['exists']);
+}
+
+# Removes a volume with its LUN. One that is not there is no error: that was the purpose.
+my sub remove_volume {
+    my ($client, $name) = @_;
+    $client->change('DELETE', volume_path($name) . '?force=true', undef, unless => ['not-found']);
+}
+
+# Makes a volume by a request, and maps it; leaves nothing if that fails.
+my sub make_mapped {
+    my ($client, $scfg, $name, $path, $body) = @_;
+    $client->change('POST', $path, $body, done_by => ['exists']);
+    eval { map_lun($client, $scfg, $name) };
+    if (my $error = $@) {
+        eval { remove_volume($client, $name) };
+        warn $@ if $@;
+        die $error;
+    }
+}
+
+# Hooks of the configuration
+
+sub on_add_hook {
+    my ($class, $storeid, $scfg, %secret) = @_;
+
+    die "a token of lunet is needed: --password\n" if !defined($secret{password});
+    check_content($scfg);
+    keep_token($storeid, $secret{password});
+    eval { make_target($storeid, $scfg) };
+    if (my $error = $@) {
+        unlink token_file($storeid);
+        die $error;
+    }
+    return;
+}
+
+sub on_update_hook {
+    my ($class, $storeid, $update, %secret) = @_;
+
+    return if !exists($secret{password});
+    die "without a token the storage cannot be used: set another one\n" if !defined($secret{password});
+    keep_token($storeid, $secret{password});
+    return;
+}
+
+sub on_update_hook_full {
+    my ($class, $storeid, $scfg, $update, $delete, $secret) = @_;
+
+    check_content({ %$scfg, %$update });
+    return $class->on_update_hook($storeid, $update, %{ $secret // {} });
+}
+
+# Volumes stay where they are.
+sub on_delete_hook {
+    my ($class, $storeid, $scfg) = @_;
+
+    unlink token_file($storeid);
+    return;
+}
+
+# Names
+
+sub parse_volname {
+    my ($class, $volname) = @_;
+
+    if ($volname =~ m/^((vm|base)-(\d+)-[A-Za-z0-9][A-Za-z0-9_.\-]*)\z/) {
+        return ('images', $1, $3, undef, undef, $2 eq 'base', 'raw');
+    }
+    die "unable to parse lunet volume name '$volname'\n";
+}
+
+# Clones have no ties to their origin, so no name says what a volume was made from.
+sub find_free_diskname {
+    my ($class, $storeid, $scfg, $vmid, $format, $suffix) = @_;
+
+    my $disks = $class->list_images($storeid, $scfg, $vmid);
+    return PVE::Storage::Plugin::get_next_vm_diskname(
+        [map { $_->{volid} } @$disks], $storeid, $vmid, undef, $scfg,
+    );
+}
+
+# Where a volume is
+
+my $names_known = {};
+
+# The designators of a volume, which are the same for good, so that paths cost one request each, and not each time.
+my sub known_names {
+    my ($storeid, $scfg, $name) = @_;
+    my $key = join('|', $scfg->{server}, $scfg->{port} // '', $name);
+    $names_known->{$key} //= names(volume_there(client($storeid, $scfg), $name));
+    return $names_known->{$key};
+}
+
+# QEMU's address of a volume.
+my sub url {
+    my ($storeid, $scfg, $name) = @_;
+    my $lun = map_lun(client($storeid, $scfg), $scfg, $name);
+    return "iscsi://$scfg->{portal}/$scfg->{target}/$lun";
+}
+
+sub path {
+    my ($class, $scfg, $volname, $storeid, $snapname) = @_;
+
+    my ($vtype, undef, $vmid) = $class->parse_volname($volname);
+    my $name = $snapname
+        ? look_of($storeid, $scfg, $volname, $snapname)
+        : name_of($storeid, $scfg, $volname);
+    my $path = transport($scfg) eq 'libiscsi'
+        ? url($storeid, $scfg, $name)
+        : initiator($scfg)->can('path')->(known_names($storeid, $scfg, $name));
+    return wantarray ? ($path, $vmid, $vtype) : $path;
+}
+
+# The base class calls this without the storage's name, by which the server's token is found.
+sub filesystem_path {
+    my ($class, $scfg, $volname, $snapname) = @_;
+    die "the path of a volume of lunet needs the storage's name\n";
+}
+
+sub qemu_blockdev_options {
+    my ($class, $scfg, $storeid, $volname, $machine_version, $options) = @_;
+
+    my $path = $class->path($scfg, $volname, $storeid, $options->{'snapshot-name'});
+    return { driver => 'host_device', filename => "$path" } if $path !~ m|^iscsi://([^/]+)/([^/]+)/(\d+)$|;
+    return {
+        driver => 'iscsi',
+        transport => 'tcp',
+        portal => "$1",
+        target => "$2",
+        lun => int($3),
+        'initiator-name' => Lunet::Proxmox::Iscsi::name(),
+    };
+}
+
+# Volumes
+
+sub alloc_image {
+    my ($class, $storeid, $scfg, $vmid, $fmt, $name, $size) = @_;
+
+    die "unsupported format '$fmt'\n" if $fmt ne 'raw';
+    die "illegal name '$name' - should be 'vm-$vmid-*'\n" if $name && $name !~ m/^vm-$vmid-/;
+    $name ||= $class->find_free_diskname($storeid, $scfg, $vmid);
+
+    # Kilobytes.
+    my $volume = { name => name_of($storeid, $scfg, $name), size => int($size) * 1024 };
+    make_mapped(client($storeid, $scfg), $scfg, $volume->{name}, '/volumes', $volume);
+    return $name;
+}
+
+my sub snapshots {
+    my ($client, $name) = @_;
+    return $client->get(volume_path($name) . '/snapshots', missing => 1) // [];
+}
+
+sub free_image {
+    my ($class, $storeid, $scfg, $volname, $is_base, $format) = @_;
+
+    my $client = client($storeid, $scfg);
+    my $name = name_of($storeid, $scfg, $volname);
+    # First this node lets go: a disk whose LUN is gone fails with errors.
+    $class->deactivate_volume($storeid, $scfg, $volname);
+    for my $one (@{ snapshots($client, $name) }) {
+        $class->volume_snapshot_delete($scfg, $storeid, $volname, $one->{snapshot});
+    }
+    remove_volume($client, $name);
+    delete $names_known->{ join('|', $scfg->{server}, $scfg->{port} // '', $name) };
+    return;
+}
+
+# The volumes of a storage, with the names that Proxmox has for them.
+my sub volumes {
+    my ($storeid, $scfg, $cache) = @_;
+    my $all = $cache->{lunet}->{ $scfg->{server} } //= client($storeid, $scfg)->get('/volumes');
+    my $prefix = prefix($storeid, $scfg);
+    my @own;
+    for my $volume (@$all) {
+        next if $volume->{name} !~ m/^\Q$prefix\E((?:vm|base)-(\d+)-.+)\z/;
+        push @own, { %$volume, volname => $1, vmid => $2 };
+    }
+    return @own;
+}
+
+sub list_images {
+    my ($class, $storeid, $scfg, $vmid, $vollist, $cache) = @_;
+
+    my %wanted = map { $_ => 1 } @{ $vollist // [] };
+    my @list;
+    for my $volume (volumes($storeid, $scfg, $cache // {})) {
+        my $volid = "$storeid:$volume->{volname}";
+        next if $vollist ? !$wanted{$volid} : defined($vmid) && $volume->{vmid} ne $vmid;
+        push @list, {
+            volid => $volid,
+            format => 'raw',
+            size => int($volume->{size_bytes}),
+            vmid => $volume->{vmid},
+            defined($volume->{used_bytes}) ? (used => int($volume->{used_bytes})) : (),
+        };
+    }
+    return \@list;
+}
+
+sub volume_size_info {
+    my ($class, $scfg, $storeid, $volname, $timeout) = @_;
+
+    my $volume = volume_there(client($storeid, $scfg), name_of($storeid, $scfg, $volname));
+    my $size = int($volume->{size_bytes});
+    return wantarray ? ($size, 'raw', int($volume->{used_bytes} // $size), undef) : $size;
+}
+
+sub volume_resize {
+    my ($class, $scfg, $storeid, $volname, $size, $running, $snapname) = @_;
+
+    die "a snapshot of lunet has no other size\n" if $snapname;
+    my $client = client($storeid, $scfg);
+    my $name = name_of($storeid, $scfg, $volname);
+    my $volume = volume_there($client, $name);
+    my $block = $volume->{block_size} || 512;
+    $size = POSIX::ceil($size / $block) * $block;
+    die "volumes of lunet do not shrink\n" if $size < $volume->{size_bytes};
+    $client->change('PATCH', volume_path($name), { size => int($size) }) if $size > $volume->{size_bytes};
+    return 1 if transport($scfg) eq 'libiscsi';
+    initiator($scfg)->can('resized')->(subsystem_of($client, $scfg), names($volume), $size);
+    return 1;
+}
+
+# Snapshots and clones
+
+my sub snapshot_path {
+    my ($name, $snap) = @_;
+    return volume_path($name) . '/snapshots/' . Lunet::Proxmox::Rest::part($snap);
+}
+
+sub volume_snapshot {
+    my ($class, $scfg, $storeid, $volname, $snap) = @_;
+
+    # What this node has in its cache belongs to the snapshot.
+    my $name = name_of($storeid, $scfg, $volname);
+    Lunet::Proxmox::Kernel::flush($class->path($scfg, $volname, $storeid)) if transport($scfg) ne 'libiscsi';
+    my $path = volume_path($name) . '/snapshots';
+    client($storeid, $scfg)->change('POST', $path, { snapshot => $snap }, done_by => ['exists']);
+    return;
+}
+
+sub volume_snapshot_delete {
+    my ($class, $scfg, $storeid, $volname, $snap, $running) = @_;
+
+    my $client = client($storeid, $scfg);
+    # What an interrupted task of this node has left of it.
+    my $look = look_of($storeid, $scfg, $volname, $snap);
+    $class->deactivate_volume($storeid, $scfg, $volname, $snap) if volume($client, $look);
+    my $name = name_of($storeid, $scfg, $volname);
+    $client->change('DELETE', snapshot_path($name, $snap), undef, unless => ['not-found']);
+    return;
+}
+
+sub volume_rollback_is_possible {
+    my ($class, $scfg, $storeid, $volname, $snap, $blockers) = @_;
+
+    my $name = name_of($storeid, $scfg, $volname);
+    die "volume $name has no snapshot '$snap'\n"
+        if !grep { $_->{snapshot} eq $snap } @{ snapshots(client($storeid, $scfg), $name) };
+    return 1;
+}
+
+sub volume_snapshot_rollback {
+    my ($class, $scfg, $storeid, $volname, $snap) = @_;
+
+    # The machine is off. No cache of this node may keep what was there: its disk comes back with the next start.
+    $class->deactivate_volume($storeid, $scfg, $volname);
+    my $name = name_of($storeid, $scfg, $volname);
+    my $body = { snapshot => $snap, force => JSON::PP::true() };
+    client($storeid, $scfg)->change('POST', volume_path($name) . '/rollback', $body);
+    return;
+}
+
+sub volume_snapshot_info {
+    my ($class, $scfg, $storeid, $volname) = @_;
+
+    my $name = name_of($storeid, $scfg, $volname);
+    my $info = {};
+    for my $one (@{ snapshots(client($storeid, $scfg), $name) }) {
+        $info->{ $one->{snapshot} } = {
+            id => "$name\@$one->{snapshot}:$one->{created}",
+            timestamp => int($one->{created}),
+            defined($one->{size_bytes}) ? ('virtual-size' => int($one->{size_bytes})) : (),
+        };
+    }
+    return $info;
+}
+
+sub rename_snapshot {
+    my ($class) = @_;
+
+    die "rename_snapshot is not supported for $class\n";
+}
+
+sub volume_qemu_snapshot_method {
+    return 'storage';
+}
+
+# No layer of the node sees a snapshot, so a container's file system has to be frozen for it.
+sub volume_snapshot_needs_fsfreeze {
+    return 1;
+}
+
+# Makes a clone of a volume, or of its snapshot, as another volume of the storage.
+my sub clone {
+    my ($storeid, $scfg, $from, $to, $snap) = @_;
+    my $body = { name => $to };
+    $body->{snapshot} = $snap if defined($snap);
+    make_mapped(client($storeid, $scfg), $scfg, $to, volume_path($from) . '/clone', $body);
+}
+
+sub clone_image {
+    my ($class, $scfg, $storeid, $volname, $vmid, $snap) = @_;
+
+    my $is_base = ($class->parse_volname($volname))[5];
+    die "clone_image only works on base images and snapshots\n" if !$is_base && !$snap;
+    my $name = $class->find_free_diskname($storeid, $scfg, $vmid);
+    clone($storeid, $scfg, name_of($storeid, $scfg, $volname), name_of($storeid, $scfg, $name), $snap || undef);
+    return $name;
+}
+
+# Another name for a volume. lunet names a volume once, so it becomes a clone, which shares all its blocks, and is removed.
+my sub rename_to {
+    my ($class, $storeid, $scfg, $volname, $new) = @_;
+
+    my $client = client($storeid, $scfg);
+    my ($from, $to) = map { name_of($storeid, $scfg, $_) } $volname, $new;
+    die "volume $from has snapshots, which cannot get another name\n" if @{ snapshots($client, $from) };
+    die "target volume '$new' already exists\n" if volume($client, $to);
+    $class->deactivate_volume($storeid, $scfg, $volname);
+    clone($storeid, $scfg, $from, $to, undef);
+    $class->free_image($storeid, $scfg, $volname, 0, 'raw');
+}
+
+sub create_base {
+    my ($class, $storeid, $scfg, $volname) = @_;
+
+    my $is_base = ($class->parse_volname($volname))[5];
+    die "create_base not possible with base image\n" if $is_base;
+    (my $new = $volname) =~ s/^vm-/base-/;
+    rename_to($class, $storeid, $scfg, $volname, $new);
+    return $new;
+}
+
+sub rename_volume {
+    my ($class, $scfg, $storeid, $volname, $vmid, $new) = @_;
+
+    $new ||= $class->find_free_diskname($storeid, $scfg, $vmid);
+    $class->parse_volname($new);
+    rename_to($class, $storeid, $scfg, $volname, $new);
+    return "$storeid:$new";
+}
+
+sub volume_has_feature {
+    my ($class, $scfg, $feature, $storeid, $volname, $snapname, $running, $opts) = @_;
+
+    my $features = {
+        snapshot => { current => 1 },
+        clone => { base => 1, snap => 1 },
+        template => { current => 1 },
+        copy => { base => 1, current => 1, snap => 1 },
+        sparseinit => { base => 1, current => 1 },
+        rename => { current => 1 },
+    };
+    my $is_base = ($class->parse_volname($volname))[5];
+    my $key = $snapname ? 'snap' : $is_base ? 'base' : 'current';
+    return $features->{$feature}->{$key} ? 1 : undef;
+}
+
+# On a node
+
+sub check_connection {
+    my ($class, $storeid, $scfg) = @_;
+
+    my $client = client($storeid, $scfg);
+    my ($status, $json) = $client->exchange('GET', '/me', undef);
+    if (!$status) {
+        # A server that is off is one thing; a certificate that is not the right one has to be seen.
+        die "$json\n" if $json =~ /certificate|fingerprint|SSL/i;
+        return 0;
+    }
+    $client->refuse('/me', $status, $json) if $status != 200;
+    die "the token has the role $json->{role}: it has to be an administrator's, to delete volumes\n"
+        if $json->{role} ne 'administrator';
+    return 1;
+}
+
+# Lets this node in, unless the target is for it already. Where the target's rules are networks, a name more would shut out the
+# others: lunet refuses it, and the login shows whether this node is in one of them.
+my sub admit {
+    my ($client, $scfg, $target) = @_;
+    my $name = initiator($scfg)->can('name')->();
+    my $who = transport($scfg) eq 'nvme-tcp' ? $target->{hosts} : $target->{initiators};
+    return if $target->{for} eq 'everybody' || grep { $_ eq $name } split(/[\s,]+/, $who // '');
+    my $path = target_path($scfg) . '/initiators';
+    $client->change('POST', $path, { initiators => [$name] }, unless => ['changes-access']);
+}
+
+sub activate_storage {
+    my ($class, $storeid, $scfg, $cache) = @_;
+
+    my $client = client($storeid, $scfg);
+    my $target = $client->get(target_path($scfg));
+    admit($client, $scfg, $target);
+    return if transport($scfg) eq 'libiscsi';
+    initiator($scfg)->can('connect')->(subsystem($scfg, $target), $scfg->{portal});
+}
+
+sub deactivate_storage {
+    my ($class, $storeid, $scfg, $cache) = @_;
+
+    return if transport($scfg) eq 'libiscsi';
+    my $target = client($storeid, $scfg)->get(target_path($scfg));
+    initiator($scfg)->can('disconnect')->(subsystem($scfg, $target));
+}
+
+sub activate_volume {
+    my ($class, $storeid, $scfg, $volname, $snapname, $cache, $hints) = @_;
+
+    my $client = client($storeid, $scfg);
+    my $name = name_of($storeid, $scfg, $volname);
+    if ($snapname) {
+        my $look = look_of($storeid, $scfg, $volname, $snapname);
+        clone($storeid, $scfg, $name, $look, $snapname) if !volume($client, $look);
+        $name = $look;
+    }
+    my $lun = map_lun($client, $scfg, $name);
+    return 1 if transport($scfg) eq 'libiscsi';
+    my $names = names(volume_there($client, $name));
+    my $number = transport($scfg) eq 'nvme-tcp' ? $lun + 1 : $lun;
+    initiator($scfg)->can('activate')->(subsystem_of($client, $scfg), $names, $number);
+    return 1;
+}
+
+# The volume itself stays mapped: after a migration another node uses it.
+sub deactivate_volume {
+    my ($class, $storeid, $scfg, $volname, $snapname, $cache) = @_;
+
+    my $client = client($storeid, $scfg);
+    my $name = $snapname
+        ? look_of($storeid, $scfg, $volname, $snapname)
+        : name_of($storeid, $scfg, $volname);
+    my $volume = volume($client, $name) // return 1;
+    if (transport($scfg) ne 'libiscsi') {
+        initiator($scfg)->can('deactivate')->(subsystem_of($client, $scfg), names($volume));
+    }
+    remove_volume($client, $name) if $snapname;
+    return 1;
+}
+
+sub map_volume {
+    my ($class, $storeid, $scfg, $volname, $snapname, $hints) = @_;
+
+    my ($path) = $class->path($scfg, $volname, $storeid, $snapname);
+    return $path;
+}
+
+sub unmap_volume {
+    return 1;
+}
+
+sub status {
+    my ($class, $storeid, $scfg, $cache) = @_;
+
+    my $room = client($storeid, $scfg)->get('/stats')->{room} // return;
+    my ($total, $free) = map { int($room->{$_}) } qw(size_bytes available_bytes);
+    return ($total, $free, $total - $free, 1);
+}
+
+# Copies to and from other storages
+
+sub volume_export_formats {
+    my ($class, $scfg, $storeid, $volname, $snapshot, $base_snapshot, $with_snapshots) = @_;
+
+    return () if defined($snapshot) || defined($base_snapshot) || $with_snapshots;
+    # What is copied by these is a device.
+    return transport($scfg) eq 'libiscsi' ? () : ('raw+size');
+}
+
+sub volume_import_formats {
+    my ($class, $scfg, $storeid, $volname, $snapshot, $base_snapshot, $with_snapshots) = @_;
+
+    return $class->volume_export_formats($scfg, $storeid, $volname, $snapshot, $base_snapshot, $with_snapshots);
+}
+
+sub volume_export {
+    my ($class, $scfg, $storeid, $fh, $volname, $format, $snapshot, $base_snapshot, $with_snapshots) = @_;
+
+    my @formats = $class->volume_export_formats(
+        $scfg, $storeid, $volname, $snapshot, $base_snapshot, $with_snapshots,
+    );
+    die "volume export format $format not available for $class\n" if !grep { $_ eq $format } @formats;
+    my $size = $class->volume_size_info($scfg, $storeid, $volname);
+    $class->activate_volume($storeid, $scfg, $volname);
+    my $path = $class->path($scfg, $volname, $storeid);
+    PVE::Storage::Plugin::write_common_header($fh, $size);
+    run_command(['dd', "if=$path", 'bs=1M', 'status=none'], output => '>&' . fileno($fh));
+}
+
+sub volume_import {
+    my (
+        $class, $scfg, $storeid, $fh, $volname, $format, $snapshot, $base_snapshot, $with_snapshots, $allow_rename,
+    ) = @_;
+
+    my @formats = $class->volume_import_formats(
+        $scfg, $storeid, $volname, $snapshot, $base_snapshot, $with_snapshots,
+    );
+    die "volume import format $format not available for $class\n" if !grep { $_ eq $format } @formats;
+    my (undef, undef, $vmid, undef, undef, $is_base) = $class->parse_volname($volname);
+    (my $name = $volname) =~ s/^base-/vm-/;
+    my $client = client($storeid, $scfg);
+    if (grep { volume($client, name_of($storeid, $scfg, $_)) } $volname, $name) {
+        die "volume '$volname' already exists\n" if !$allow_rename;
+        warn "volume '$volname' already exists - importing with a different name\n";
+        $name = undef;
+    }
+    my ($size) = PVE::Storage::Plugin::read_common_header($fh);
+    $name = $class->alloc_image($storeid, $scfg, $vmid, 'raw', $name, POSIX::ceil($size / 1024));
+    eval {
+        $class->activate_volume($storeid, $scfg, $name);
+        my $path = $class->path($scfg, $name, $storeid);
+        # The volume is new, so zeroes need not be written.
+        run_command(
+            ['dd', "of=$path", 'conv=sparse,notrunc,fsync', 'bs=64k', 'status=none'],
+            input => '<&' . fileno($fh),
+        );
+        $class->deactivate_volume($storeid, $scfg, $name);
+        $name = $class->create_base($storeid, $scfg, $name) if $is_base;
+    };
+    if (my $error = $@) {
+        eval { $class->free_image($storeid, $scfg, $name, 0, 'raw') };
+        warn $@ if $@;
+        die $error;
+    }
+    return "$storeid:$name";
+}
+
+1;

@@ -1,0 +1,135 @@
+//! The storage plugin for Proxmox VE: `proxmox/check.pl` calls its methods as Proxmox does, with the rights of its daemons
+//! (perl's -T), against a real server over HTTPS. Disks of a node's kernel are a model; data goes through QEMU's own initiator.
+
+use std::fs;
+use std::path::Path;
+use std::process::Command;
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result, ensure};
+use lunet_e2e::clients::SHORT;
+use lunet_e2e::fuse::{Mounted, is_root};
+use lunet_e2e::process::run;
+use lunet_e2e::rest::Page;
+use lunet_e2e::server::{Serve, Server};
+use lunet_e2e::wire::{Login, Session};
+use serde_json::json;
+
+/// Two portals, so that a node has two paths, and one for NVMe. All addresses have TLS, and loopback has no TLS, too.
+const CONFIG: &str = "[[portal]]\naddress = '127.0.0.1:0'\n[[portal]]\naddress = '127.0.0.1:0'\n\
+                      [[portal]]\naddress = '127.0.0.1:0'\ntransport = ['nvme-tcp']\n\
+                      [control]\nlisten = ['127.0.0.1:0', '0.0.0.0:0']\n\
+                      [volumes.old]\nbackend = 'memory'\nsize = '4MiB'\n\
+                      [[target]]\nname = 'iqn.2026-11.local.lunet:old'\nluns = ['old']\n";
+
+/// For a part of the check.
+const PATIENCE: Duration = Duration::from_secs(180);
+
+/// What the server prints: the port with TLS, and the certificate's fingerprint.
+fn told(server: &mut Server) -> Result<(String, String)> {
+    let told = server.process().stdout.find(Instant::now() + SHORT, |text| {
+        let line = |start| text.lines().find_map(|line: &str| line.strip_prefix(start));
+        let port = line("page: https://0.0.0.0:")?.split('/').next()?.to_owned();
+        let hash = line("certificate: SHA-256 ")?.to_owned();
+        text.contains(&format!("{hash}\n")).then_some((port, hash))
+    });
+    told.context("no address with TLS was told")
+}
+
+/// Runs parts of the check against a server of their own, on a file system that can clone files. Its image is in memory: what is
+/// tried here is not whether data is stable.
+fn check(parts: &[&str]) -> Result<()> {
+    if !is_root() {
+        println!("left out: only root may mount");
+        return Ok(());
+    }
+    let memory = Mounted::in_memory(640)?;
+    let mounted = Mounted::xfs(memory.path())?;
+    let data = mounted.path().join("data");
+    fs::create_dir(&data)?;
+    let mut server = Serve::config(CONFIG).data(&data).start()?;
+    let mut page = Page::of(&mut server)?;
+    page.begin()?;
+    let (port, fingerprint) = told(&mut server)?;
+    let token = memory.path().join("token");
+    fs::write(&token, page.token("pve", "administrator", 3600)?)?;
+    let portals = page.get("/api/v1/portals")?;
+    let portals = portals.as_array().context("no portals")?.iter();
+    let iscsi: Vec<&str> =
+        portals.filter(|it| it["tcp"] == true).filter_map(|it| it["address"].as_str()).collect();
+    ensure!(iscsi.len() == 2, "{iscsi:?}");
+    let scratch = memory.path().join("node");
+    fs::create_dir(&scratch)?;
+
+    let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("proxmox/check.pl");
+    let mut perl = Command::new("perl");
+    perl.arg("-T").arg(script).arg(&scratch).args(["127.0.0.1", &port, &fingerprint]);
+    perl.arg(&token).args(iscsi).args(parts).env_remove("PVE_LIB");
+    let output = run(&mut perl, PATIENCE)?;
+    let done = parts
+        .iter()
+        .all(|part| output.stdout.lines().any(|l| l.starts_with("ok ") && l.ends_with(part)));
+    ensure!(output.status.is_some_and(|status| status.success()) && done, "{}", output.describe());
+    server.stop()?;
+    mounted.unmount()?;
+    memory.unmount()
+}
+
+#[test]
+fn proxmox_has_disks_for_qemu_with_their_data() -> Result<()> {
+    check(&["interface", "hooks", "libiscsi"])
+}
+
+#[test]
+fn proxmox_has_snapshots_clones_and_templates() -> Result<()> {
+    check(&["snapshots"])
+}
+
+#[test]
+fn proxmox_has_disks_of_the_kernel_on_two_nodes() -> Result<()> {
+    check(&["iscsi", "nvme"])
+}
+
+#[test]
+fn proxmox_survives_lost_answers_and_tasks_that_are_cut_off() -> Result<()> {
+    check(&["faults"])
+}
+
+/// The designators that REST tells of a volume are those that INQUIRY does, and the room is the file system's.
+#[test]
+fn rest_tells_designators_and_room() -> Result<()> {
+    let mut server = Serve::config(CONFIG).start()?;
+    let mut page = Page::of(&mut server)?;
+    page.begin()?;
+    page.tell("POST", "/api/v1/volumes", json!({"name": "new", "size": 1 << 20}))?;
+    page.tell(
+        "PUT",
+        "/api/v1/targets/iqn.2026-11.local.lunet:old/luns/1",
+        json!({"volume": "new"}),
+    )?;
+    let mut session = Session::open(&Login::new(server.portal(), "iqn.2026-11.local.lunet:old"))?;
+    session.settle(1)?;
+    let page83 = session.execute(1, &[0x12, 1, 0x83, 1, 0, 0], 256, &[])?.data;
+    // Designators from byte 4 on: code set, type, reserved, length (SPC-5 7.7.6). Type 3 of the logical unit is NAA.
+    let mut at = 4;
+    let naa = loop {
+        let designator = page83.get(at..at + 4).context("no NAA designator")?;
+        let end = at + 4 + usize::from(designator[3]);
+        if designator[1] & 0x3F == 0x03 {
+            break page83[at + 4..end].iter().map(|byte| format!("{byte:02x}")).collect::<String>();
+        }
+        at = end;
+    };
+    let volume = page.get("/api/v1/volumes/new")?;
+    ensure!(volume["naa"] == *naa, "{volume}: INQUIRY has {naa}");
+    let parts: Vec<usize> =
+        volume["uuid"].as_str().context("no UUID")?.split('-').map(str::len).collect();
+    ensure!(parts == [8, 4, 4, 4, 12], "{volume}");
+
+    let room = page.get("/api/v1/stats")?["room"].clone();
+    let found = rustix::fs::statvfs(server.data())?;
+    ensure!(room["size_bytes"] == found.f_frsize * found.f_blocks, "{room}");
+    ensure!(room["available_bytes"].as_u64().is_some_and(|free| free > 0), "{room}");
+    server.stop()?;
+    Ok(())
+}
