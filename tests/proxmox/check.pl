@@ -1,5 +1,5 @@
 #!/usr/bin/perl -T
-# Calls each method of the Proxmox plugin as Proxmox does, against a real lunet over HTTPS. tests/proxmox.rs starts both.
+# Calls each method of the Proxmox plugin as Proxmox does, against a real lunet over HTTPS. tests/integrations.rs starts both.
 #
 # check.pl SCRATCH SERVER PORT FINGERPRINT TOKEN-FILE PORTAL-1 PORTAL-2 PART...: the parts of the test in this order.
 # With PVE_LIB=DIR:DIR the modules of Proxmox that are there are used, and not the ones of tests/proxmox/pve.

@@ -1,5 +1,8 @@
+//! What other systems use lunet by.
+//!
 //! The storage plugin for Proxmox VE: `proxmox/check.pl` calls its methods as Proxmox does, with the rights of its daemons
 //! (perl's -T), against a real server over HTTPS. Disks of a node's kernel are a model; data goes through QEMU's own initiator.
+//! The app for TrueNAS: its files are those of the image and of the configuration.
 
 use std::fs;
 use std::path::Path;
@@ -11,7 +14,7 @@ use lunet_e2e::clients::SHORT;
 use lunet_e2e::fuse::{Mounted, is_root};
 use lunet_e2e::process::run;
 use lunet_e2e::rest::Page;
-use lunet_e2e::server::{Serve, Server};
+use lunet_e2e::server::{Serve, Server, lunet_binary};
 use lunet_e2e::wire::{Login, Session};
 use serde_json::json;
 
@@ -131,5 +134,55 @@ fn rest_tells_designators_and_room() -> Result<()> {
     ensure!(room["size_bytes"] == found.f_frsize * found.f_blocks, "{room}");
     ensure!(room["available_bytes"].as_u64().is_some_and(|free| free > 0), "{room}");
     server.stop()?;
+    Ok(())
+}
+
+/// A file of the repository.
+fn file(path: &str) -> Result<String> {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("..");
+    fs::read_to_string(root.join(path)).with_context(|| path.to_owned())
+}
+
+/// The app is of the image that is built: version, user, data directory; and its configuration is one.
+#[test]
+fn the_app_for_truenas_is_of_the_image_and_its_configuration_is_right() -> Result<()> {
+    let compose = file("integrations/truenas/compose.yaml")?;
+    let has = |line: &str| compose.lines().any(|own| own.trim() == line);
+    ensure!(has(concat!("image: lunet:", env!("CARGO_PKG_VERSION"))), "the version");
+    for image in ["packaging/Containerfile", "packaging/oci-root", "packaging/oci-layout"] {
+        let text = file(image)?;
+        ensure!(text.contains("3260") && text.contains("/var/lib/lunet"), "{image}");
+    }
+    ensure!(file("packaging/Containerfile")?.contains("--uid 3260"), "the user of the image");
+    ensure!(
+        has("user: \"3260:3260\"") && has("- /mnt/tank/lunet:/var/lib/lunet"),
+        "user and dataset"
+    );
+    ensure!(
+        has("network_mode: host") && has("pull_policy: never") && has("read_only: true"),
+        "how it runs"
+    );
+
+    // What is commented out has to be right, too, once the marks are gone: no line may be lost in another one's indentation.
+    for (line, under) in [
+        ("    # device_cgroup_rules:", "    #   - \"b 230:* rw\""),
+        ("    # devices:", "    #   - /dev/zvol/tank/vm1:/dev/zvol/tank/vm1:rw"),
+        ("    # devices:", "    #   - /dev/infiniband:/dev/infiniband:rw"),
+    ] {
+        let at = compose.lines().position(|own| own == line).context(line)?;
+        ensure!(compose.lines().skip(at).any(|own| own == under), "{under}");
+    }
+
+    let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../integrations/truenas/lunet.toml");
+    let checked = run(Command::new(lunet_binary()?).args(["config", "check"]).arg(root), SHORT)?;
+    ensure!(checked.status.is_some_and(|status| status.success()), "{}", checked.describe());
+    let page = file("docs/truenas.md")?;
+    for port in ["3260", "4420", "3261"] {
+        ensure!(
+            file("integrations/truenas/lunet.toml")?.contains(&format!("192.0.2.10:{port}")),
+            "{port}"
+        );
+        ensure!(page.contains(port), "{port} is not on the page");
+    }
     Ok(())
 }
