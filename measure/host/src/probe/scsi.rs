@@ -8,6 +8,8 @@ use serde::{Deserialize, Serialize};
 
 /// No disk has larger blocks; a target that says so is not given that much memory.
 const LARGEST_BLOCK: i64 = 64 << 10;
+/// The sense key of a command that the unit does not know (SPC-5 4.4.8).
+const ILLEGAL_REQUEST: u8 = 5;
 
 /// What a logical unit says about itself. Sizes are in bytes, 0 or `null` = it does not say.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
@@ -53,7 +55,7 @@ pub struct LunProbe {
     pub flush: Option<bool>,
     /// Whether it may only be read.
     pub read_only: Option<bool>,
-    /// What it answers to TEST UNIT READY, if that is not good.
+    /// What it answers to TEST UNIT READY or a flush, if that is not good. Of a flush that it does not know, `flush` says so.
     pub not_ready: Option<String>,
 }
 
@@ -170,9 +172,13 @@ fn caching(link: &mut Link, probe: &mut LunProbe) -> Result<(), Error> {
         }
     }
     if probe.not_ready.is_none() {
-        // One block: enough to see whether the command is known.
-        let flush = send(link, probe.lun, &cdb::flush(0, 1), 0)?;
-        probe.flush = Some(flush.failure.is_none());
+        // One block: enough to see whether the command is known. A reservation of another host, or storage that fails, does
+        // not say that.
+        match send(link, probe.lun, &cdb::flush(0, 1), 0)?.failure {
+            None => probe.flush = Some(true),
+            Some(Failure::Sense { key: ILLEGAL_REQUEST, .. }) => probe.flush = Some(false),
+            Some(failure) => probe.not_ready = Some(failure.to_string()),
+        }
     }
     Ok(())
 }
