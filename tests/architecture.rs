@@ -1,5 +1,5 @@
-//! The table of crates in ARCHITECTURE.md is that of the manifests, nothing depends upwards, and what pages and planted
-//! bugs refer to is there.
+//! The table of crates in ARCHITECTURE.md is that of the manifests, nothing depends upwards, and what planted bugs refer to
+//! is there. Pages have a suite of their own, `docs`.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
@@ -316,70 +316,6 @@ fn files_change_by_the_crate_that_simulates_them() {
         files += 1;
     }
     assert!(files > 100 && seen == excepted.len(), "{files} files, {seen} exceptions");
-}
-
-/// What people read: the pages of the root but for the changelog, which tells of files that are gone, docs/ and the lab's.
-fn pages() -> Vec<PathBuf> {
-    let entries = fs::read_dir(root()).expect("the root").map(|entry| entry.expect("an entry"));
-    let mut pages: Vec<PathBuf> = entries.map(|entry| entry.path()).collect();
-    pages.extend(files_below(vec![root().join("docs")]));
-    pages.push(root().join("lab/README.md"));
-    pages.retain(|page| page.extension().is_some_and(|extension| extension == "md"));
-    pages.retain(|page| !page.ends_with("CHANGELOG.md"));
-    pages
-}
-
-/// The lines of a page that are not code.
-fn prose(text: &str) -> impl Iterator<Item = &str> {
-    let mut code = false;
-    text.lines().filter(move |line| {
-        let fence = line.trim_start().starts_with("```");
-        code ^= fence;
-        !code && !fence
-    })
-}
-
-/// Whether a word in backticks is a path of the repository. Capitals stand for something else, `fuzz/seeds/TARGET/`.
-fn is_path(word: &str) -> bool {
-    let folders = ["crates/", "measure/", "tests/", "lab/", "xtask/", "fuzz/", "docs/", "scripts/"];
-    let path = word.contains("/src/") || folders.iter().any(|folder| word.starts_with(folder));
-    path && !word.contains([' ', '*']) && !word.contains("TARGET")
-}
-
-/// Pages, headings and files that a page refers to exist.
-#[test]
-fn what_pages_refer_to_exists() {
-    let mut seen = 0;
-    for page in pages() {
-        let text = fs::read_to_string(&page).expect("a page");
-        let folder = page.parent().expect("a folder");
-        for line in prose(&text) {
-            let links = line.split("](").skip(1).filter_map(|rest| rest.split(')').next());
-            for link in links.filter(|link| !link.contains("://")) {
-                let (file, heading) = link.split_once('#').unwrap_or((link, ""));
-                let file = if file.is_empty() { page.clone() } else { folder.join(file) };
-                assert!(file.exists(), "{}: {link}", page.display());
-                let text = fs::read_to_string(file).unwrap_or_default();
-                let found = heading.is_empty() || text.lines().any(|line| anchor(line) == heading);
-                assert!(found, "{}: {link}: there is no such heading", page.display());
-                seen += 1;
-            }
-            for path in line.split('`').skip(1).step_by(2).filter(|word| is_path(word)) {
-                let there = [root().join("crates").join(path), root().join(path)];
-                assert!(there.iter().any(|file| file.exists()), "{}: {path}", page.display());
-                seen += 1;
-            }
-        }
-    }
-    assert!(seen > 400, "only {seen} references were found");
-}
-
-/// The anchor of a heading, as forges make it.
-fn anchor(line: &str) -> String {
-    let Some(heading) = line.strip_prefix('#') else { return String::new() };
-    let kept = |c: &char| c.is_alphanumeric() || matches!(c, ' ' | '-' | '_');
-    let words: String = heading.trim_start_matches('#').trim().chars().filter(kept).collect();
-    words.to_lowercase().replace(' ', "-")
 }
 
 /// Every planted bug of `lab/mutants` and `sim/mutants` still applies; those of the lab name the suite that must find it.

@@ -285,7 +285,7 @@ impl Report {
                 let _ = writeln!(page, "| {title} | {} | {} |", fact.key, fact.value);
             }
         }
-        page.push_str("\n## The command\n\n```sh\n");
+        page.push_str("\n## The command\n\n```sh recorded\n");
         if let Some(command) = self.results.commands.first() {
             let _ = writeln!(page, "{}", command.line);
         }
