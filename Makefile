@@ -17,7 +17,7 @@ export RUST_LIB_BACKTRACE = 0
 BUILD = $(CARGO) test --locked --workspace --no-run
 BUILT = LUNET_BIN=$(CURDIR)/target/debug/lunet LUNET_LAB_PROGRAMS=$(CURDIR)/target/debug
 
-.PHONY: help run install packages test-packages web test test-quick test-host host-tests lab-tests checked lab lab-guest lab-zfs test-lab interoperability test-kills bench bench-lab bench-transports conformance conformance-nvme sim fuzz fuzz-long lint clean prepare
+.PHONY: help run install packages test-packages site web test test-quick test-host host-tests lab-tests checked lab lab-guest lab-zfs test-lab interoperability test-kills bench bench-lab bench-transports conformance conformance-nvme sim fuzz fuzz-long lint clean prepare
 
 help: ## show this list
 	@echo "make <target>:"
@@ -37,6 +37,9 @@ install: ## build and install below PREFIX (default /usr/local), with DESTDIR be
 packages: ## build tarball, deb, rpm, symbols, SBOM and checksums into target/package/out; ARCH="x86_64 aarch64"
 	packaging/package $(ARCH)
 
+site: ## build the documentation as a site without a server (mdbook), into target/site
+	packaging/site/build target/site
+
 test-packages: ## install, use, upgrade, remove and purge the deb of `make packages`: in trees of Debian 12 and 13, then in guests with systemd (root, an hour)
 	packaging/test
 	packaging/guest/test
@@ -52,7 +55,7 @@ test-quick: ## for every change: format, clippy, unit tests, a few real clients;
 	$(CARGO) clippy --locked --workspace --all-targets -- -D warnings
 	$(CARGO) test --locked --workspace --exclude lunet-e2e
 	$(CARGO) build --locked -p lunet
-	LUNET_BIN=$(CURDIR)/target/debug/lunet $(CARGO) test --locked -p lunet-e2e --test architecture --test clients --test volumes --test isolation
+	LUNET_BIN=$(CURDIR)/target/debug/lunet $(CARGO) test --locked -p lunet-e2e --test architecture --test docs --test clients --test volumes --test isolation
 
 test-host: host-tests ## what runs on this machine itself: lint, unit tests, real clients, short fuzzing
 
