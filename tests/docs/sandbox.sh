@@ -12,7 +12,14 @@ done
 mount -t tmpfs -o mode=755 tmpfs /run
 ip link set lo up
 for address in 192.0.2.10 192.0.2.11 198.51.100.10; do ip address add "$address/32" dev lo; done
-echo '192.0.2.10 nas' >>/etc/hosts
+
+# Adds a line to a file of /etc. In a user's namespace the file is of somebody else: it is replaced.
+add() {
+    { cat "/etc/$1" && echo "$2"; } >"$dir/added"
+    cp --remove-destination "$dir/added" "/etc/$1"
+}
+
+add hosts '192.0.2.10 nas'
 
 # Waits until a command succeeds.
 await() {
