@@ -7,6 +7,8 @@ mod doctor;
 mod generator;
 mod job;
 mod man;
+#[cfg(test)]
+mod pages;
 mod parts;
 mod portal;
 mod prompt;
