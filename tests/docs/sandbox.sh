@@ -23,7 +23,7 @@ add hosts '192.0.2.10 nas'
 
 # Waits until a command succeeds.
 await() {
-    for _ in {1..300}; do
+    for _ in {1..1200}; do
         if "$@" >/dev/null 2>&1; then return; fi
         sleep 0.05
     done
