@@ -78,6 +78,14 @@ enum Command {
     ///
     /// Exit code 0: everything was measured; 1: only a part, which was shown; 2: nothing.
     Bench(Box<cli::Bench>),
+    /// Attach this machine to a disk of a target, and keep it attached
+    ///
+    /// The plan is shown first. What is done is written down before it is done, and `lunet detach` takes it back.
+    /// Exit code 0: done, or as it was set; 1: it failed, and everything was taken back; 2: with --status, something differs.
+    #[command(verbatim_doc_comment)]
+    Attach(Box<cli::Attach>),
+    /// Take back what `lunet attach` has done, and nothing else
+    Detach(cli::Detach),
     /// Show, change and measure how this machine is tuned
     Tune {
         #[command(subcommand)]
@@ -171,7 +179,7 @@ fn main() -> ExitCode {
     if is_nobodys() {
         return ExitCode::FAILURE;
     }
-    if let Command::Doctor(_) | Command::Bench(_) = command {
+    if let Command::Doctor(_) | Command::Bench(_) | Command::Attach(_) = command {
         // An address may have the user's secret in it.
         lunet::secrets::guard_memory();
     }
@@ -194,6 +202,8 @@ fn main() -> ExitCode {
         Command::Verdict(options) => cli::verdict(&options),
         Command::Doctor(options) => cli::doctor(&options, &remote),
         Command::Bench(options) => cli::bench(&options, &remote),
+        Command::Attach(options) => cli::attach(&options, &remote),
+        Command::Detach(options) => cli::detach(&options, &remote),
         Command::Tune { command } => cli::tune(command, &remote),
         Command::Version(options) => cli::version(&options),
         Command::Support(options) => cli::support(&options),

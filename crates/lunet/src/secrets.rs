@@ -224,6 +224,28 @@ pub fn any_of_file(path: &Path) -> Result<Key, Unusable> {
     }
 }
 
+/// The same as text, for programs of this machine that take it from a file.
+///
+/// # Errors
+/// See [`of_file`].
+pub fn text_of_file(path: &Path) -> Result<Zeroizing<String>, Unusable> {
+    let mut bytes = bytes_of_file(path)?;
+    let place = || path.display().to_string();
+    if bytes.starts_with(TLS_KEY.as_bytes()) {
+        return Err(Unusable::TlsKey(place()));
+    }
+    let text = String::from_utf8(std::mem::take(&mut *bytes)).map(Zeroizing::new);
+    let text = text.map_err(|_| Unusable::Wrong { place: place(), error: SecretError::Lines })?;
+    match text.starts_with("DHHC-1:") {
+        true => key(&text, place).map(drop)?,
+        false => {
+            let secret = Secret::new(text.as_bytes().to_vec());
+            check(&secret).map_err(|error| Unusable::Wrong { place: place(), error })?;
+        }
+    }
+    Ok(text)
+}
+
 /// A host's key of TLS.
 ///
 /// # Errors

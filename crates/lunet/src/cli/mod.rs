@@ -1,5 +1,6 @@
 //! The commands that speak to a running lunet, and those that look at the machine.
 
+mod attach;
 mod bench;
 mod complete;
 mod config;
@@ -32,6 +33,7 @@ use lunet_api::Change;
 use lunet_iscsi::printable::printable_json;
 use serde::Serialize;
 
+pub use attach::{Attach, Detach, attach, detach};
 pub use bench::{Bench, run as bench};
 pub use complete::{Completions, answer_a_shell, run as completions};
 pub use config::{ConfigCommand, run as config};

@@ -34,6 +34,14 @@ pub fn secret(user: &str) -> Result<SecretText> {
     Ok(SecretText::new(first))
 }
 
+/// Asks for a secret that exists, and shows nothing of it.
+pub fn known_secret(user: &str) -> Result<Zeroizing<String>> {
+    if !io::stdin().is_terminal() {
+        bail!("nobody can be asked for the secret of {user} here: give it by --secret-file FILE");
+    }
+    hidden(&format!("Secret of {user}: "))
+}
+
 /// The terminal shows nothing as long as this lives, even if we fail.
 struct Hidden;
 

@@ -62,7 +62,7 @@ pub struct Edit {
 }
 
 /// What is wanted in a text: by what it is known, and the line or word.
-pub(super) type Wish = (Key, String);
+pub type Wish = (Key, String);
 
 /// The words of a command line. A quoted value may have spaces.
 fn words(text: &str) -> Vec<String> {
@@ -103,7 +103,7 @@ impl Parts {
 }
 
 /// The text with these parts in it, and what that has changed.
-pub(super) fn set(text: &str, wishes: Vec<Wish>) -> (String, Vec<Edit>) {
+pub fn set(text: &str, wishes: Vec<Wish>) -> (String, Vec<Edit>) {
     let by_words = wishes.iter().any(|(key, _)| matches!(key, Key::Word(_)));
     let mut whole = Parts::new(text, by_words);
     let mut edits = Vec::new();

@@ -68,7 +68,7 @@ pub(super) fn back(
     let rest = if before.is_none() { edit::headless(&rest) } else { rest };
     if rest.as_bytes() != have.bytes {
         machine.put(path, Some(&Kept { bytes: rest.into_bytes(), mode: have.mode }))?;
-        told.push("it was edited since: only what `lunet tune` wrote was taken out".to_owned());
+        told.push("it was edited since: only what lunet wrote was taken out".to_owned());
     }
     Ok(told.into_iter().map(|what| format!("{path}: {what}")).collect())
 }

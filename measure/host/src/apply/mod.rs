@@ -19,7 +19,7 @@ mod truenas;
 mod verify;
 
 pub use again::{Again, AgainError, again};
-pub use edit::{Edit, Key};
+pub use edit::{Edit, Key, Wish, set};
 pub use file::Content;
 pub use journal::{Entry, Journal, Layer, Owned, STATE, State};
 pub use machine::{Fault, Kept, LiveMachine, Lock, Machine};

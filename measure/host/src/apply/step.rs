@@ -126,8 +126,11 @@ impl Step {
         Ok(Self::Value { path, before, after: wanted.to_owned(), via })
     }
 
-    /// The step that changes the text of an ordinary file.
-    pub(super) fn edit(
+    /// The step that changes the text of an ordinary file. Nothing is changed yet.
+    ///
+    /// # Errors
+    /// The file cannot be read, or is no text.
+    pub fn edit(
         machine: &dyn Machine,
         path: &str,
         change: impl Fn(&str) -> (String, Vec<Edit>),
@@ -171,7 +174,10 @@ impl Step {
     }
 
     /// Does it, and looks whether it was done.
-    pub(super) fn run(&self, machine: &dyn Machine) -> Result<(), Fault> {
+    ///
+    /// # Errors
+    /// The machine refuses, or does something else.
+    pub fn run(&self, machine: &dyn Machine) -> Result<(), Fault> {
         match self {
             Self::Value { path, after, .. } => {
                 machine.write(path, after)?;
@@ -196,7 +202,10 @@ impl Step {
 
     /// Takes it back, and tells what stays of it because somebody else has changed it since.
     /// Whatever is as it was, is left alone; what is gone needs nothing.
-    pub(super) fn undo(&self, machine: &dyn Machine) -> Result<Vec<String>, Fault> {
+    ///
+    /// # Errors
+    /// The machine refuses.
+    pub fn undo(&self, machine: &dyn Machine) -> Result<Vec<String>, Fault> {
         let plain = |done: Result<(), Fault>| done.map(|()| Vec::new());
         match self {
             Self::Value { path, before, via, .. } => {
@@ -255,7 +264,10 @@ impl Step {
     }
 
     /// Whether it is still as it was set.
-    pub(super) fn holds(&self, machine: &dyn Machine) -> Result<bool, Fault> {
+    ///
+    /// # Errors
+    /// It cannot be read.
+    pub fn holds(&self, machine: &dyn Machine) -> Result<bool, Fault> {
         match self {
             Self::File { path, after, edits, .. } => {
                 let Some(kept) = machine.get(path)? else { return Ok(false) };

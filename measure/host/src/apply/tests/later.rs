@@ -49,8 +49,7 @@ fn a_command_line_that_was_edited_loses_our_words_only() {
     let wanted = "root=ZFS=tank/ROOT boot=zfs pcie_aspm=default intel_iommu=on\n";
     assert_eq!(text(&machine, CMDLINE), wanted);
     assert_eq!(*machine.ran.borrow(), ["proxmox-boot-tool refresh"]);
-    let kept =
-        format!("{CMDLINE}: it was edited since: only what `lunet tune` wrote was taken out");
+    let kept = format!("{CMDLINE}: it was edited since: only what lunet wrote was taken out");
     assert_eq!(told.kept, [kept]);
     assert_eq!(told.notes, ["pcie_aspm=off works until the next reboot."]);
 }

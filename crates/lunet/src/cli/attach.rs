@@ -1,0 +1,329 @@
+//! `lunet attach` and `lunet detach`
+
+use std::io::{self, BufRead, IsTerminal, Write};
+use std::path::PathBuf;
+use std::process::ExitCode;
+
+use anyhow::{Context, Result, bail};
+use clap::{Args, ValueEnum};
+use lunet::secrets;
+use lunet_attach::address::Address;
+use lunet_attach::host::Host;
+use lunet_attach::journal::{self, Attachment, STATE, State};
+use lunet_attach::plan::{self, FileSystem, Plan};
+use lunet_attach::profile::Profile;
+use lunet_attach::script::{Platform, script};
+use lunet_attach::server::{self, Secrets};
+use lunet_attach::system::{Live, System};
+use lunet_attach::{Lock, attach as steps, detach as back, page, status as state};
+use serde_json::{Value, json};
+use zeroize::Zeroizing;
+
+use super::{Remote, print, prompt};
+
+/// Something is not as it was set.
+const DIFFERS: u8 = 2;
+
+/// Held while this machine is changed. It leaves nothing behind after a reboot.
+const LOCK: &str = "/run/lunet-attach";
+
+#[derive(Args)]
+pub struct Attach {
+    /// iscsi://[USER@]HOST[:PORT][/TARGET[/LUN]], iser://..., nvme-tcp://HOST[:PORT][/NQN[/NSID]] or nvme-rdma://...; without
+    /// a transport in front, HOST[:PORT][/NAME[/UNIT]], the best one that both ends have
+    #[arg(value_name = "URL", required_unless_present = "status")]
+    url: Option<String>,
+    /// Show what is attached, its paths, and whether it is as it was set
+    #[arg(long, conflicts_with_all = ["url", "mount", "platform", "dry_run", "yes"])]
+    status: bool,
+    /// Mount the disk's file system here, now and when the machine starts
+    #[arg(long, value_name = "DIR")]
+    mount: Option<String>,
+    /// Make this file system on the disk if it is empty; a disk with anything on it is never formatted
+    #[arg(long, value_enum, value_name = "KIND", requires = "mount")]
+    mkfs: Option<Kind>,
+    /// What the disk is for: queue depths and timeouts follow
+    #[arg(long, value_enum, value_name = "PROFILE", default_value = "vm")]
+    profile: Purpose,
+    /// Use one portal although there are several
+    #[arg(long)]
+    one_path: bool,
+    /// File with the CHAP secret of the user in the address, or the host's DH-HMAC-CHAP secret (DHHC-1:...), readable by its
+    /// owner only [default: asked for]
+    #[arg(long, value_name = "FILE")]
+    secret_file: Option<PathBuf>,
+    /// File with the secret that the target proves (?target_user=NAME in the address), or the controller
+    #[arg(long, value_name = "FILE", requires = "secret_file")]
+    target_secret_file: Option<PathBuf>,
+    /// Print what attaches it on another machine instead
+    #[arg(long = "for", value_enum, value_name = "PLATFORM")]
+    platform: Option<For>,
+    /// Show the plan, and change nothing; needs no root
+    #[arg(long)]
+    dry_run: bool,
+    /// Do not ask
+    #[arg(long)]
+    yes: bool,
+    /// Print the answer as JSON
+    #[arg(long)]
+    json: bool,
+}
+
+#[derive(Args)]
+pub struct Detach {
+    /// Name, address or directory, as `lunet attach --status` shows them
+    #[arg(value_name = "NAME|URL|DIR")]
+    what: String,
+    /// Print the answer as JSON
+    #[arg(long)]
+    json: bool,
+}
+
+#[derive(Clone, Copy, ValueEnum)]
+enum Kind {
+    Ext4,
+    Xfs,
+}
+
+#[derive(Clone, Copy, ValueEnum)]
+enum Purpose {
+    /// Disks of virtual machines
+    Vm,
+    /// A database
+    Database,
+    /// Large sequential reads and writes
+    Backup,
+}
+
+#[derive(Clone, Copy, ValueEnum)]
+enum For {
+    Esxi,
+    Windows,
+    Libvirt,
+}
+
+pub fn attach(options: &Attach, remote: &Remote) -> Result<ExitCode> {
+    remote.only_here("`lunet attach`")?;
+    let Some(url) = &options.url else { return status(options.json) };
+    let address = Address::parse(url)?;
+    if let Some(platform) = options.platform {
+        print(&script(platform.into(), &address)?)?;
+        return Ok(ExitCode::SUCCESS);
+    }
+    if !options.dry_run {
+        root_only(
+            "`lunet attach` changes this machine: run it as root, or add --dry-run to see the plan",
+        )?;
+    }
+    if options.json && !options.dry_run && !options.yes {
+        bail!("with --json nothing is asked: add --yes to attach it, or --dry-run to see the plan");
+    }
+    let secrets = options.secrets(&address)?;
+    if options.dry_run {
+        let plan = options.plan(
+            &address,
+            &secrets,
+            &journal::all(Live.machine(), STATE).unwrap_or_default(),
+        )?;
+        show(&plan, options.json)?;
+        return Ok(ExitCode::SUCCESS);
+    }
+    let _lock = Lock::take(LOCK)?;
+    let there = finish(url)?;
+    let plan = options.plan(&address, &secrets, &there)?;
+    if !options.json {
+        show(&plan, false)?;
+    }
+    if !options.yes && !asked("Attach it? [y/N] ")? {
+        bail!("nothing was changed");
+    }
+    let done = steps::attach(&Live, &plan, &secrets, &there, STATE)?;
+    let text = match (options.json, &done.attachment.mount) {
+        (true, _) => {
+            let state = state::status(&Live, &done.attachment);
+            format!("{:#}\n", json!({ "plan": of_plan(&plan), "attached": state }))
+        }
+        (false, Some(at)) => format!("{} is {}, mounted at {at}.\n", plan.name, done.device),
+        (false, None) => format!("{} is {}.\n", plan.name, done.device),
+    };
+    print(&text)?;
+    Ok(ExitCode::SUCCESS)
+}
+
+pub fn detach(options: &Detach, remote: &Remote) -> Result<ExitCode> {
+    remote.only_here("`lunet detach`")?;
+    root_only("`lunet detach` changes this machine: run it as root")?;
+    let _lock = Lock::take(LOCK)?;
+    let mut others = journal::all(Live.machine(), STATE)?;
+    let Some(at) = others.iter().position(|have| have.is_meant(&options.what)) else {
+        bail!(
+            "{} is not attached by `lunet attach`: `lunet attach --status` shows what is",
+            options.what
+        );
+    };
+    let mut attachment = others.remove(at);
+    let name = attachment.name.clone();
+    let kept = back::detach(&Live, &mut attachment, &others, STATE)
+        .with_context(|| format!("{name} cannot be detached"))?;
+    if options.json {
+        print(&format!("{:#}\n", json!({ "detached": name, "kept": kept })))?;
+        return Ok(ExitCode::SUCCESS);
+    }
+    let kept: String = kept.iter().map(|what| format!("Kept: {what}\n")).collect();
+    print(&format!("{kept}{name} is detached.\n"))?;
+    Ok(ExitCode::SUCCESS)
+}
+
+fn status(json: bool) -> Result<ExitCode> {
+    root_only("what is attached is for root to see: run it as root")?;
+    let all = journal::all(Live.machine(), STATE)?;
+    let all: Vec<_> = all.iter().map(|attachment| state::status(&Live, attachment)).collect();
+    print(&if json { format!("{:#}\n", json!(all)) } else { page::status(&all) })?;
+    let fine = all.iter().all(state::Status::is_fine);
+    Ok(if fine { ExitCode::SUCCESS } else { ExitCode::from(DIFFERS) })
+}
+
+/// Takes back what was interrupted with this address, and gives what is attached.
+fn finish(url: &str) -> Result<Vec<Attachment>> {
+    let mut there = journal::all(Live.machine(), STATE)?;
+    while let Some(at) =
+        there.iter().position(|have| have.url == url && have.state != State::Attached)
+    {
+        let mut half = there.remove(at);
+        let kept = back::detach(&Live, &mut half, &there, STATE).context(
+            "an earlier attach or detach of it was interrupted, and cannot be taken back",
+        )?;
+        let note =
+            "an earlier attach or detach of it was interrupted, and was taken back".to_owned();
+        for what in
+            std::iter::once(note).chain(kept.into_iter().map(|what| format!("kept: {what}")))
+        {
+            let _ = writeln!(io::stderr(), "lunet: note: {what}");
+        }
+    }
+    Ok(there)
+}
+
+fn root_only(otherwise: &'static str) -> Result<()> {
+    match rustix::process::geteuid().is_root() {
+        true => Ok(()),
+        false => bail!(otherwise),
+    }
+}
+
+fn asked(question: &str) -> Result<bool> {
+    if !io::stdin().is_terminal() {
+        bail!("nobody can be asked here: add --yes to attach it, or --dry-run to see the plan");
+    }
+    write!(io::stderr(), "{question}").and_then(|()| io::stderr().flush())?;
+    let mut answer = String::new();
+    io::stdin().lock().read_line(&mut answer)?;
+    Ok(["y", "yes"].contains(&answer.trim().to_ascii_lowercase().as_str()))
+}
+
+fn show(plan: &Plan, json: bool) -> Result<()> {
+    print(&if json { format!("{:#}\n", of_plan(plan)) } else { page::plan(plan) })
+}
+
+fn of_plan(plan: &Plan) -> Value {
+    let steps: Vec<Value> = plan
+        .steps
+        .iter()
+        .map(|step| {
+            let commands: Vec<String> = step.calls().iter().map(ToString::to_string).collect();
+            let file = step.text().map(|(path, text)| json!({ "path": path, "text": text }));
+            json!({ "what": step.what(), "commands": commands, "file": file })
+        })
+        .collect();
+    let Plan {
+        name, url, offer, known_as, profile, choices, mount, mkfs, notes, not_taken, ..
+    } = plan;
+    let refused =
+        not_taken.iter().map(|(transport, why)| json!({ "transport": transport, "why": why }));
+    json!({
+        "name": name, "url": url, "offer": offer, "not_taken": refused.collect::<Vec<_>>(), "known_as": known_as,
+        "profile": profile, "settings": choices, "mount": mount, "mkfs": mkfs, "steps": steps,
+        "then": page::later(plan), "notes": notes,
+    })
+}
+
+impl Attach {
+    fn plan(&self, address: &Address, secrets: &Secrets, there: &[Attachment]) -> Result<Plan> {
+        let source = Live.machine().source();
+        let mount =
+            self.mount.as_deref().map(|directory| directory.trim_end_matches('/').to_owned());
+        if let Some(directory) = &mount {
+            steps::check_directory(source, directory)?;
+        }
+        let host = Host::look(source);
+        let server = server::look(address, &host, secrets);
+        let wanted = plan::Options {
+            profile: self.profile.into(),
+            mount,
+            mkfs: self.mkfs.map(Into::into),
+            one_path: self.one_path,
+            nvme_secret: secrets.host.is_some(),
+        };
+        Ok(plan::plan(address, &host, &server, &wanted, there)?)
+    }
+
+    fn secrets(&self, address: &Address) -> Result<Secrets> {
+        let mut all = Secrets::default();
+        let files = [(&self.secret_file, false), (&self.target_secret_file, true)];
+        for (file, of_target) in
+            files.into_iter().filter_map(|(file, it)| Some((file.as_ref()?, it)))
+        {
+            let text = secrets::text_of_file(file)?;
+            let place = match (text.starts_with("DHHC-1:"), of_target) {
+                (false, false) => &mut all.chap,
+                (false, true) => &mut all.target,
+                (true, false) => &mut all.host,
+                (true, true) => &mut all.controller,
+            };
+            *place = Some(text);
+        }
+        let asked = |user: &Option<String>, have: &mut Option<Zeroizing<String>>| -> Result<()> {
+            if let (Some(user), None) = (user, &have) {
+                *have = Some(prompt::known_secret(user)?);
+            }
+            Ok(())
+        };
+        asked(&address.user, &mut all.chap)?;
+        asked(&address.target_user, &mut all.target)?;
+        if all.chap.is_some() && address.user.is_none() {
+            bail!(
+                "the secret is CHAP's, and the address has no user: write iscsi://USER@HOST/TARGET/LUN"
+            );
+        }
+        Ok(all)
+    }
+}
+
+impl From<For> for Platform {
+    fn from(platform: For) -> Self {
+        match platform {
+            For::Esxi => Self::Esxi,
+            For::Windows => Self::Windows,
+            For::Libvirt => Self::Libvirt,
+        }
+    }
+}
+
+impl From<Purpose> for Profile {
+    fn from(purpose: Purpose) -> Self {
+        match purpose {
+            Purpose::Vm => Self::Vm,
+            Purpose::Database => Self::Database,
+            Purpose::Backup => Self::Backup,
+        }
+    }
+}
+
+impl From<Kind> for FileSystem {
+    fn from(kind: Kind) -> Self {
+        match kind {
+            Kind::Ext4 => Self::Ext4,
+            Kind::Xfs => Self::Xfs,
+        }
+    }
+}

@@ -1,0 +1,217 @@
+# `lunet attach` and `lunet detach` on a Linux host, against a target in the same guest: what is attached holds, comes back as after a
+# reboot, and what is detached leaves the guest as it was. The guest has no systemd; what it does at boot is done by hand here.
+# client: lunet attach
+# minutes: 2
+
+# Everything that an attachment may leave: files, mounts, sessions, controllers.
+tree() {
+    { find /etc /var/lib/iscsi /mnt -printf '%p %y %m %l\n' 2>/dev/null || true; } | sort
+    { find /etc /var/lib/iscsi -type f -print0 2>/dev/null || true; } | sort -z | xargs -0 md5sum
+    grep -v -e ' /host ' -e ' /run/programs ' /proc/mounts
+    ls /sys/class/iscsi_session /sys/class/nvme /var/lib/lunet-attach 2>/dev/null || true
+}
+
+# Before anything is attached; what the guest has to have by itself is made first.
+remember() {
+    initiator
+    mkdir -p /etc/nvme
+    echo "${HOSTNQN[0]}" >/etc/nvme/hostnqn
+    echo "${HOSTNQN[0]#*uuid:}" >/etc/nvme/hostid
+    tree >/run/tree
+}
+
+# Nothing is left.
+nothing_is_left() {
+    tree >/run/tree.now
+    diff /run/tree /run/tree.now
+}
+
+attached() { "$LUNET" attach "$@" --yes >/run/attached; }
+
+# Blocks that are written and verified, and a file to be found again.
+fill() {
+    verified "$1/fio" 8M
+    echo here >"$1/kept"
+    sync
+}
+
+# --- iSCSI -----------------------------------------------------------------------------------------------------------------------
+
+test_iscsi_is_mounted_comes_back_and_goes() {
+    local d url=iscsi://127.0.0.1/$IQN/0
+    target_start size=64
+    remember
+    # The plan changes nothing.
+    "$LUNET" attach $url --mount /mnt/at --mkfs ext4 --dry-run >/run/plan
+    grep -q "iscsiadm -m node -T $IQN -p 127.0.0.1:3260,1 -I default --login" /run/plan
+    grep -q "known as  $INITIATOR" /run/plan
+    nothing_is_left
+    # An empty disk is not formatted by itself, and nothing stays of the try.
+    fails attached $url --mount /mnt/at
+    nothing_is_left
+    attached $url --mount /mnt/at --mkfs ext4
+    grep -q '^lab-0 is /dev/sd.*, mounted at /mnt/at.$' /run/attached
+    fill /mnt/at
+    "$LUNET" attach --status >/run/status
+    grep -q 'path     127.0.0.1:3260 LOGGED_IN' /run/status
+    grep -q 'as it was set' /run/status
+    fails attached $url
+    # What a boot does.
+    umount /mnt/at
+    iscsiadm -m node --logoutall=all >/dev/null
+    "$LUNET" attach --status >/run/status && return 1 || [ $? = 2 ]
+    iscsiadm -m node --loginall=automatic >/dev/null
+    within 30 has_disks '*' 1
+    settled
+    mount /mnt/at
+    same "$(cat /mnt/at/kept)" here
+    "$LUNET" attach --status
+    # Somebody is at work in it.
+    sleep 100 >/mnt/at/busy &
+    fails "$LUNET" detach lab-0
+    "$LUNET" attach --status
+    kill $!
+    wait $! || true
+    "$LUNET" detach /mnt/at
+    nothing_is_left
+    # What is there is mounted, and not formatted.
+    fails attached $url --mount /mnt/at --mkfs ext4
+    attached $url --mount /mnt/at --profile database
+    same "$(cat /mnt/at/kept)" here
+    d=$(disks)
+    same "$(cat "/sys/block/${d#/dev/}/device/queue_depth")" 32
+    "$LUNET" detach $url
+    nothing_is_left
+}
+
+test_chap_is_on_no_command_line_and_in_no_journal() {
+    local url=iscsi://lab@127.0.0.1/$IQN/0
+    target_start size=64 chap=lab:a-secret-of-lab mutual=storage:the-other-secret
+    remember
+    (umask 077; echo a-secret-of-lab >/run/secret; echo the-other-secret >/run/other; echo not-that-secret >/run/wrong)
+    fails attached $url --secret-file /run/wrong
+    nothing_is_left
+    # Each program that is started says how.
+    mkdir -p /run/seen
+    printf '#!/bin/sh\necho "$*" >>/run/commands\nexec /sbin/iscsiadm "$@"\n' >/run/seen/iscsiadm
+    chmod +x /run/seen/iscsiadm
+    PATH=/run/seen:$PATH attached "$url?target_user=storage" --secret-file /run/secret --target-secret-file /run/other
+    grep -q -e --login /run/commands
+    fails grep -r -e a-secret -e the-other /run/commands /run/attached /var/lib/lunet-attach
+    iscsiadm -m node --logoutall=all >/dev/null
+    iscsiadm -m node --loginall=automatic >/dev/null
+    within 30 has_disks '*' 1
+    "$LUNET" detach lab-0
+    nothing_is_left
+}
+
+test_what_is_killed_can_be_detached_and_attached_again() {
+    local program url=iscsi://127.0.0.1/$IQN/0
+    target_start size=64
+    remember
+    mkdir -p /run/killer
+    for program in iscsiadm blkid mount; do
+        rm -f /run/killer/*
+        # iscsiadm has made the record then, and logs in.
+        printf '#!/bin/sh\ncase $0$* in *iscsiadm*--login|*/mount*|*/blkid*) kill -9 $PPID; exit 1 ;; esac\nexec /sbin/%s "$@"\n' $program >/run/killer/$program
+        chmod +x /run/killer/$program
+        PATH=/run/killer:$PATH fails attached $url --mount /mnt/at --mkfs ext4
+        [ -s /var/lib/lunet-attach/lab-0.json ]
+        if [ $program = blkid ]; then
+            attached $url
+            "$LUNET" attach --status
+        fi
+        "$LUNET" detach lab-0
+        nothing_is_left
+    done
+}
+
+# --- NVMe over TCP ---------------------------------------------------------------------------------------------------------------
+
+# What the units do at boot.
+units() {
+    local unit
+    for unit in /etc/systemd/system/lunet-attach-*.service; do sh -c "$(sed -n 's/^ExecStart=//p' "$unit")"; done >/dev/null
+}
+
+test_nvme_is_mounted_comes_back_and_goes() {
+    local url=nvme-tcp://127.0.0.1/$NQN/1
+    nvme_start size=64
+    remember
+    attached $url --mount /mnt/at --mkfs ext4
+    fill /mnt/at
+    "$LUNET" attach --status >/run/status
+    grep -q 'path     127.0.0.1:4420 live' /run/status
+    umount /mnt/at
+    nvme disconnect-all
+    units
+    within 30 eval 'ls /dev/nvme?n1'
+    settled
+    mount /mnt/at
+    same "$(cat /mnt/at/kept)" here
+    "$LUNET" attach --status
+    "$LUNET" detach lab-1
+    nothing_is_left
+}
+
+test_nvme_with_a_secret_over_two_paths() {
+    local url=nvme-tcp://127.0.0.1/$NQN secret
+    secret=$(nvme gen-dhchap-key -m 1 -n "${HOSTNQN[0]}")
+    nvme_start size=64 portals=127.0.0.1:4420,127.0.0.2:4420 secret="$secret"
+    remember
+    (umask 077; echo "$secret" >/run/secret)
+    fails attached $url
+    nothing_is_left
+    attached $url --secret-file /run/secret
+    fails grep -r "$secret" /run/attached /var/lib/lunet-attach /etc/systemd
+    "$LUNET" attach --status >/run/status
+    same "$(grep -c ' live ' /run/status)" 2
+    [[ $(cat /sys/class/nvme-subsystem/*/iopolicy) == *queue-depth* ]]
+    verified "$(sed -n 's/^lab-1 is \(.*\)\.$/\1/p' /run/attached)" 8M
+    nvme disconnect-all
+    units
+    "$LUNET" attach --status
+    "$LUNET" detach $url
+    nothing_is_left
+}
+
+# --- several ways ----------------------------------------------------------------------------------------------------------------
+
+test_the_best_transport_is_taken() {
+    lunet_only "a target that is served both ways is lunet's"
+    nvme_start size=64 both=1
+    remember
+    "$LUNET" attach 127.0.0.1/$IQN --dry-run >/run/plan
+    grep -q 'by        NVMe over TCP at 127.0.0.1:4420' /run/plan
+    grep -q 'not NVMe over RDMA: this machine has no RDMA device' /run/plan
+    grep -q 'not iSCSI over TCP: NVMe over TCP is better' /run/plan
+    attached 127.0.0.1/$IQN
+    "$LUNET" detach 127.0.0.1/$IQN
+    nothing_is_left
+}
+
+test_two_portals_are_one_disk() {
+    local url=iscsi://127.0.0.1/$IQN/0
+    udev_rules 55-scsi-sg3_id.rules 58-scsi-sg3_symlink.rules 60-multipath.rules
+    target_start size=64 portals=127.0.0.1:3260,127.0.0.2:3260
+    modprobe -a dm_multipath dm_service_time scsi_dh_alua
+    remember
+    # Without multipathd each path would be a disk.
+    fails attached $url --mount /mnt/at --mkfs ext4
+    nothing_is_left
+    multipathd -d -s >/run/multipathd.log 2>&1 &
+    within 60 multipathd show daemon
+    tree >/run/tree
+    attached $url --mount /mnt/at --mkfs ext4
+    grep -q '^lab-0 is /dev/mapper/' /run/attached
+    fill /mnt/at
+    "$LUNET" attach --status >/run/status
+    same "$(grep -c LOGGED_IN /run/status)" 2
+    # One of them goes, and the file system does not notice.
+    iscsiadm -m node -T $IQN -p 127.0.0.2:3260 --logout >/dev/null
+    verified /mnt/at/fio 8M
+    iscsiadm -m node -T $IQN -p 127.0.0.2:3260 --login >/dev/null
+    "$LUNET" attach --status
+    "$LUNET" detach lab-0
+    nothing_is_left
+}

@@ -1,0 +1,219 @@
+//! What is to be attached: `iscsi://`, `iser://`, `nvme-tcp://` and `nvme-rdma://` addresses, and the same without a
+//! transport.
+
+use std::fmt;
+
+use lunet_client::{iscsi, nvme};
+use serde::{Deserialize, Serialize};
+
+/// A way to a disk, the best first.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Transport {
+    /// NVMe over RDMA.
+    NvmeRdma,
+    /// iSCSI over RDMA.
+    Iser,
+    /// NVMe over TCP.
+    NvmeTcp,
+    /// iSCSI over TCP.
+    Iscsi,
+}
+
+impl Transport {
+    /// All of them, the best first.
+    pub const ALL: [Self; 4] = [Self::NvmeRdma, Self::Iser, Self::NvmeTcp, Self::Iscsi];
+
+    /// Whether it is NVMe, and not iSCSI.
+    #[must_use]
+    pub const fn is_nvme(self) -> bool {
+        matches!(self, Self::NvmeRdma | Self::NvmeTcp)
+    }
+
+    /// Whether it needs RDMA.
+    #[must_use]
+    pub const fn is_rdma(self) -> bool {
+        matches!(self, Self::NvmeRdma | Self::Iser)
+    }
+
+    /// How addresses begin.
+    #[must_use]
+    pub const fn scheme(self) -> &'static str {
+        match self {
+            Self::NvmeRdma => "nvme-rdma",
+            Self::Iser => "iser",
+            Self::NvmeTcp => "nvme-tcp",
+            Self::Iscsi => "iscsi",
+        }
+    }
+}
+
+impl fmt::Display for Transport {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::NvmeRdma => "NVMe over RDMA",
+            Self::Iser => "iSER",
+            Self::NvmeTcp => "NVMe over TCP",
+            Self::Iscsi => "iSCSI over TCP",
+        })
+    }
+}
+
+/// What is to be attached.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Address {
+    /// The transport; without one, the best that both ends have.
+    pub transport: Option<Transport>,
+    /// Name or address of the server.
+    pub host: String,
+    /// The port, if the address has one.
+    pub port: Option<u16>,
+    /// Name of the target, or NQN of the subsystem.
+    pub name: Option<String>,
+    /// LUN or namespace.
+    pub unit: Option<u32>,
+    /// CHAP: who logs in.
+    pub user: Option<String>,
+    /// CHAP: who the target has to prove to be.
+    pub target_user: Option<String>,
+    /// Header digests are asked for.
+    pub header_digest: bool,
+    /// Data digests are asked for.
+    pub data_digest: bool,
+}
+
+/// Why a text is no address.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum AddressError {
+    /// It has an unknown beginning.
+    #[error(
+        "\"{0}://\" is no transport: an address begins with iscsi://, iser://, nvme-tcp:// or nvme-rdma://, or with the \
+         server's name for the best transport that both ends have"
+    )]
+    Scheme(String),
+    /// It is no address of a LUN.
+    #[error(transparent)]
+    Iscsi(#[from] iscsi::TargetError),
+    /// It is no address of a namespace.
+    #[error(transparent)]
+    Nvme(#[from] nvme::TargetError),
+    /// A secret on the command line.
+    #[error(
+        "everybody on this machine can read a secret in an address: give it by --secret-file, or when asked"
+    )]
+    Secret,
+    /// A name with characters that configuration files of the initiators have a meaning for.
+    #[error(
+        "the name \"{0}\" has a space, a quote or the like, which the files of the initiators cannot hold"
+    )]
+    Name(String),
+}
+
+impl Address {
+    /// Reads an address.
+    ///
+    /// # Errors
+    /// It has another form.
+    pub fn parse(text: &str) -> Result<Self, AddressError> {
+        let (scheme, rest) = text.split_once("://").unwrap_or(("", text));
+        let name = rest.split_once('/').map_or("", |(_, name)| name);
+        let address = match scheme {
+            "iscsi" | "iser" => Self::of_lun(text, rest)?,
+            "nvme-tcp" | "nvme+tcp" => Self::of_namespace("nvme-tcp", rest)?,
+            "nvme-rdma" | "nvme+rdma" => Self::of_namespace("nvme-rdma", rest)?,
+            "" => {
+                let of_nvme = !name.is_empty()
+                    && !["iqn.", "eui.", "naa."].iter().any(|kind| name.starts_with(kind));
+                let any = match of_nvme {
+                    true => Self::of_namespace("nvme-tcp", rest)?,
+                    false => Self::of_lun(&format!("iscsi://{rest}"), rest)?,
+                };
+                Self { transport: None, ..any }
+            }
+            other => return Err(AddressError::Scheme(other.to_owned())),
+        };
+        let plain =
+            |name: &&String| name.chars().all(|c| c.is_ascii_graphic() && !"\"'\\$`".contains(c));
+        match address.name.as_ref().filter(|name| !plain(name)) {
+            Some(name) => Err(AddressError::Name(name.clone())),
+            None => Ok(address),
+        }
+    }
+
+    fn of_lun(text: &str, rest: &str) -> Result<Self, AddressError> {
+        let target = iscsi::Target::parse(text)?;
+        let known = |account: &Option<iscsi::Account>| {
+            account.as_ref().is_some_and(|a| !a.secret.is_empty())
+        };
+        if known(&target.account) || known(&target.mutual) {
+            return Err(AddressError::Secret);
+        }
+        let wanted = |digest| digest == iscsi::DigestOffer::Crc32c;
+        Ok(Self {
+            transport: Some(if target.rdma { Transport::Iser } else { Transport::Iscsi }),
+            port: has_port(rest).then_some(target.port),
+            header_digest: wanted(target.header_digest),
+            data_digest: wanted(target.data_digest),
+            host: target.host,
+            name: target.name,
+            unit: target.lun.map(u32::from),
+            user: target.account.map(|account| account.name),
+            target_user: target.mutual.map(|account| account.name),
+        })
+    }
+
+    fn of_namespace(scheme: &str, rest: &str) -> Result<Self, AddressError> {
+        let target = nvme::Target::parse(&format!("{scheme}://{rest}"))?;
+        Ok(Self {
+            transport: Some(if target.rdma { Transport::NvmeRdma } else { Transport::NvmeTcp }),
+            port: has_port(rest).then_some(target.port),
+            host: target.host,
+            name: target.nqn,
+            unit: target.nsid,
+            user: None,
+            target_user: None,
+            header_digest: target.header_digest,
+            data_digest: target.data_digest,
+        })
+    }
+}
+
+/// Whether a port stands behind the host.
+fn has_port(rest: &str) -> bool {
+    let place = rest.split(['/', '?']).next().unwrap_or_default();
+    let place = place.rsplit_once('@').map_or(place, |(_, place)| place);
+    place.rsplit_once(']').map_or(place, |(_, port)| port).contains(':')
+}
+
+/// Host and port as they are written in addresses.
+#[must_use]
+pub fn place(host: &str, port: u16) -> String {
+    match host.contains(':') {
+        true => format!("[{host}]:{port}"),
+        false => format!("{host}:{port}"),
+    }
+}
+
+/// Without options.
+impl fmt::Display for Address {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        if let Some(transport) = self.transport {
+            write!(f, "{}://", transport.scheme())?;
+        }
+        if let Some(user) = &self.user {
+            write!(f, "{user}@")?;
+        }
+        match self.port {
+            Some(port) => f.write_str(&place(&self.host, port))?,
+            None if self.host.contains(':') => write!(f, "[{}]", self.host)?,
+            None => f.write_str(&self.host)?,
+        }
+        if let Some(name) = &self.name {
+            write!(f, "/{name}")?;
+            if let Some(unit) = self.unit {
+                write!(f, "/{unit}")?;
+            }
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,279 @@
+//! Carries a plan out.
+
+use std::time::{Duration, Instant};
+
+use lunet_host::apply::Fault;
+use lunet_host::source::Source;
+
+use crate::detach;
+use crate::disk::{self, Content};
+use crate::host;
+use crate::journal::{Attachment, State};
+use crate::plan::{FileSystem, Plan};
+use crate::server::Secrets;
+use crate::step::{Context, Step, WWIDS};
+use crate::system::{Call, System};
+
+/// How long a disk is waited for, once its paths are there.
+const PATIENCE: Duration = Duration::from_secs(30);
+
+/// A disk that was attached.
+#[derive(Clone, Debug)]
+pub struct Attached {
+    /// What was done.
+    pub attachment: Attachment,
+    /// Its file.
+    pub device: String,
+}
+
+/// Why a disk was not attached.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum AttachError {
+    /// Something is in the way; nothing was changed.
+    #[error("{0}; nothing was changed")]
+    Before(Fault),
+    /// A step failed.
+    #[error("{what}: {why}{}", after(name, left))]
+    Failed {
+        /// By what it would be known.
+        name: String,
+        /// What failed.
+        what: String,
+        /// Why.
+        why: Fault,
+        /// What could not be taken back.
+        left: Option<Fault>,
+    },
+}
+
+fn after(name: &str, left: &Option<Fault>) -> String {
+    match left {
+        None => "\neverything was taken back".to_owned(),
+        Some(left) => format!(
+            "\nnot everything could be taken back: {left}\n`lunet detach {name}` tries it again"
+        ),
+    }
+}
+
+/// Looks whether a file system can be mounted at a directory.
+///
+/// # Errors
+/// Something is mounted there, or there are files that it would hide.
+pub fn check_directory(source: &dyn Source, directory: &str) -> Result<(), Fault> {
+    if let Some(device) = disk::mounted_at(source, directory) {
+        return Err(Fault(format!(
+            "{device} is mounted at {directory} already: give another directory"
+        )));
+    }
+    match source.names(directory).first() {
+        Some(name) => Err(Fault(format!(
+            "{directory} is not empty ({name}), and its files would be hidden: give another directory"
+        ))),
+        None => Ok(()),
+    }
+}
+
+/// Attaches a disk: all of it, or nothing.
+///
+/// # Errors
+/// See [`AttachError`].
+pub fn attach(
+    system: &dyn System,
+    plan: &Plan,
+    secrets: &Secrets,
+    there: &[Attachment],
+    state: &str,
+) -> Result<Attached, AttachError> {
+    let source = system.machine().source();
+    if let Some(directory) = &plan.mount {
+        check_directory(source, directory).map_err(AttachError::Before)?;
+    }
+    let others: Vec<Step> = there.iter().flat_map(|have| have.steps.clone()).collect();
+    let offer = &plan.offer;
+    let mut attachment = Attachment::new(
+        &plan.name,
+        &plan.url,
+        offer.transport,
+        &offer.name,
+        offer.unit,
+        plan.profile,
+    );
+    attachment.mount.clone_from(&plan.mount);
+    let cx = Context { system, secrets, others: &others };
+    let listed = source.read(WWIDS).is_some();
+    let mut work = Work { cx, state, attachment, listed };
+    match work.all(plan) {
+        Ok(device) => Ok(Attached { attachment: work.attachment, device }),
+        Err((what, why)) => {
+            let Work { cx, mut attachment, .. } = work;
+            let name = attachment.name.clone();
+            let left = detach::take_back(&cx, &mut attachment, state).err();
+            Err(AttachError::Failed { name, what, why, left })
+        }
+    }
+}
+
+/// What failed, and why.
+type Failed = (String, Fault);
+
+struct Work<'a> {
+    cx: Context<'a>,
+    state: &'a str,
+    attachment: Attachment,
+    /// multipath had a list of WWIDs before.
+    listed: bool,
+}
+
+impl Work<'_> {
+    fn source(&self) -> &dyn Source {
+        self.cx.system.machine().source()
+    }
+
+    fn write(&self) -> Result<(), Failed> {
+        let written = self.attachment.write(self.cx.system.machine(), self.state);
+        written.map_err(|fault| ("the journal".to_owned(), fault))
+    }
+
+    fn step(&mut self, mut step: Step) -> Result<(), Failed> {
+        let what = step.what();
+        step.prepare(&self.cx).map_err(|fault| (what.clone(), fault))?;
+        self.attachment.steps.push(step.clone());
+        self.write()?;
+        step.run(&self.cx).map_err(|fault| (what, fault))
+    }
+
+    /// All steps; gives the device.
+    fn all(&mut self, plan: &Plan) -> Result<String, Failed> {
+        for step in &plan.steps {
+            self.step(step.clone())?;
+        }
+        let disk = self.disk(plan)?;
+        let device = disk::device(self.source(), &disk);
+        if let Some(directory) = &plan.mount {
+            self.mount(plan, &device, directory)?;
+        }
+        self.attachment.disk = disk::lasting_name(self.source(), &disk);
+        self.attachment.state = State::Attached;
+        self.write()?;
+        Ok(device)
+    }
+
+    /// The name of the disk, once it is there.
+    fn disk(&mut self, plan: &Plan) -> Result<String, Failed> {
+        let failed = |why: &str| ("wait for the disk".to_owned(), Fault(why.to_owned()));
+        let offer = &plan.offer;
+        let settle = Call::new("udevadm settle --timeout=20");
+        if offer.transport.is_nvme() {
+            let found = self.waited(|source| disk::of_namespace(source, &offer.name, offer.unit));
+            let _ = self.cx.system.run(&settle);
+            return found.ok_or_else(|| {
+                failed("the kernel shows no such namespace: look into its log (dmesg)")
+            });
+        }
+        let paths: Vec<_> = plan
+            .steps
+            .iter()
+            .filter_map(|step| match step {
+                Step::Session { path } => Some(path.clone()),
+                _ => None,
+            })
+            .collect();
+        let all = |source: &dyn Source| {
+            let sessions = host::sessions(source);
+            let disk = |path: &crate::step::Path| {
+                disk::of_session(source, &path.session(&sessions)?, offer.unit)
+            };
+            paths.iter().map(disk).collect::<Option<Vec<String>>>()
+        };
+        let disks = self
+            .waited(all)
+            .ok_or_else(|| failed("the kernel shows no such LUN: look into its log (dmesg)"))?;
+        let _ = self.cx.system.run(&settle);
+        let Some(first) = disks.into_iter().next() else { return Err(failed("there is no path")) };
+        if !plan.map {
+            return Ok(first);
+        }
+        let wwid = self.waited(|source| disk::wwid(source, &first));
+        let wwid = wwid.ok_or_else(|| failed("it has no name by which multipath could know it"))?;
+        self.step(Step::Map { wwid: wwid.clone(), listed: self.listed })?;
+        let map = self.waited(|source| disk::map_of(source, &wwid));
+        let _ = self.cx.system.run(&settle);
+        map.ok_or_else(|| {
+            failed("multipathd makes no disk of the paths: see `journalctl -u multipathd`")
+        })
+    }
+
+    /// What comes by itself, if it does.
+    fn waited<T>(&self, look: impl Fn(&dyn Source) -> Option<T>) -> Option<T> {
+        let since = Instant::now();
+        loop {
+            match look(self.source()) {
+                Some(found) => return Some(found),
+                None if self.cx.system.wait(since, PATIENCE) => {}
+                None => return None,
+            }
+        }
+    }
+
+    fn mount(&mut self, plan: &Plan, device: &str, directory: &str) -> Result<(), Failed> {
+        let failed = |why: String| ("mount it".to_owned(), Fault(why));
+        let look = || {
+            disk::content(self.cx.system, device)
+                .map_err(|fault| ("look what is on it".to_owned(), fault))
+        };
+        let content = match (look()?, plan.mkfs) {
+            (Content::Blank, Some(kind)) => {
+                self.make(device, kind)?;
+                disk::content(self.cx.system, device)
+                    .map_err(|fault| ("look at the file system".to_owned(), fault))?
+            }
+            (content, _) => content,
+        };
+        let (kind, uuid) = match content {
+            Content::FileSystem { kind, .. } if plan.mkfs.is_some() && !self.has_made() => {
+                return Err(failed(format!(
+                    "{device} has an {kind} file system, and is not formatted: leave --mkfs away to mount it"
+                )));
+            }
+            Content::FileSystem { kind, uuid } => (kind, uuid),
+            Content::Blank => {
+                return Err(failed(format!(
+                    "{device} is empty: --mkfs ext4 or --mkfs xfs makes a file system on it"
+                )));
+            }
+            Content::Unknown => {
+                return Err(failed(format!(
+                    "{device} has no file system that is known, but is not empty, and is not formatted: `blkdiscard {device}` \
+                     empties it once it is attached without --mount, if nobody needs what is on it"
+                )));
+            }
+            Content::Other(what) => {
+                return Err(failed(format!(
+                    "{device} has {what}, and no file system of its own: it is neither mounted nor formatted"
+                )));
+            }
+        };
+        let options =
+            if plan.offer.disk.read_only { "ro,_netdev,nofail" } else { "_netdev,nofail" };
+        let pass = if kind == "ext4" { 2 } else { 0 };
+        let line = format!("UUID={uuid} {} {kind} {options} 0 {pass}", disk::word(directory));
+        let systemd = self.source().list("/run/systemd/system").is_some();
+        let reload = if systemd { vec![Call::new("systemctl daemon-reload")] } else { Vec::new() };
+        self.step(Step::Directory { path: directory.to_owned(), made: false })?;
+        self.step(Step::Line { path: "/etc/fstab".to_owned(), line, reload, edit: None })?;
+        self.step(Step::Mount { directory: directory.to_owned() })
+    }
+
+    fn make(&mut self, device: &str, kind: FileSystem) -> Result<(), Failed> {
+        self.step(Step::MakeFileSystem {
+            device: device.to_owned(),
+            kind: kind.name().to_owned(),
+        })?;
+        let _ = self.cx.system.run(&Call::new("udevadm settle --timeout=20"));
+        Ok(())
+    }
+
+    fn has_made(&self) -> bool {
+        self.attachment.steps.iter().any(|step| matches!(step, Step::MakeFileSystem { .. }))
+    }
+}

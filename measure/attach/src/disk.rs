@@ -1,0 +1,243 @@
+//! Disks as the kernel shows them: which belongs to what, by which names, what is on them, who uses them.
+
+use lunet_host::apply::Fault;
+use lunet_host::source::Source;
+
+use crate::system::{Call, System};
+
+/// Names below /dev/disk/by-id, the best first.
+const NAMES: [&str; 6] = ["dm-uuid-mpath-", "wwn-", "nvme-eui.", "nvme-uuid.", "scsi-3", "nvme-"];
+
+/// What is on a disk.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Content {
+    /// A file system.
+    FileSystem {
+        /// `ext4`.
+        kind: String,
+        /// Its UUID.
+        uuid: String,
+    },
+    /// Something else: a partition table, a part of a volume group, several signatures at once.
+    Other(String),
+    /// Nothing that has a signature, and zeros at both ends.
+    Blank,
+    /// Nothing that has a signature, and other bytes than zeros.
+    Unknown,
+}
+
+/// The disk of a LUN that a session of open-iscsi shows: `sdb`.
+#[must_use]
+pub fn of_session(source: &dyn Source, session: &str, lun: u32) -> Option<String> {
+    all_of_session(source, session).into_iter().find(|(have, _)| *have == lun).map(|(_, name)| name)
+}
+
+/// All disks of a session, by their LUNs.
+#[must_use]
+pub fn all_of_session(source: &dyn Source, session: &str) -> Vec<(u32, String)> {
+    let mut found = Vec::new();
+    let device = format!("/sys/class/iscsi_session/{session}/device");
+    for target in source.names(&device).into_iter().filter(|name| name.starts_with("target")) {
+        for unit in source.names(&format!("{device}/{target}")) {
+            let lun = unit.rsplit_once(':').and_then(|(_, lun)| lun.parse().ok());
+            let Some(lun) = lun.filter(|_| unit.split(':').count() == 4) else { continue };
+            let blocks = source.names(&format!("{device}/{target}/{unit}/block"));
+            found.extend(blocks.into_iter().map(|name| (lun, name)));
+        }
+    }
+    found.sort();
+    found
+}
+
+/// The disk of a namespace: `nvme1n1`.
+#[must_use]
+pub fn of_namespace(source: &dyn Source, nqn: &str, nsid: u32) -> Option<String> {
+    all_of_subsystem(source, nqn).into_iter().find(|(have, _)| *have == nsid).map(|(_, name)| name)
+}
+
+/// All disks of a subsystem, by their namespaces.
+#[must_use]
+pub fn all_of_subsystem(source: &dyn Source, nqn: &str) -> Vec<(u32, String)> {
+    let mut found = Vec::new();
+    for name in source.names("/sys/block") {
+        // The paths below a disk of several are nvme1c2n1.
+        let is_disk = name.strip_prefix("nvme").is_some_and(|rest| !rest.contains('c'));
+        let of = |attribute: &str| source.text(&format!("/sys/block/{name}/{attribute}"));
+        if is_disk && of("device/subsysnqn").as_deref() == Some(nqn) {
+            let nsid = of("nsid").and_then(|text| text.parse().ok());
+            found.extend(nsid.map(|nsid| (nsid, name)));
+        }
+    }
+    found.sort();
+    found
+}
+
+/// WWID of a disk of SCSI, as multipath and udev have it.
+#[must_use]
+pub fn wwid(source: &dyn Source, disk: &str) -> Option<String> {
+    let text = source.text(&format!("/sys/block/{disk}/device/wwid"))?;
+    let kinds = [("naa.", "3"), ("eui.", "2")];
+    kinds.iter().find_map(|(kind, digit)| Some(format!("{digit}{}", text.strip_prefix(kind)?)))
+}
+
+/// The disk that dm-multipath has made of those with a WWID: `dm-2`.
+#[must_use]
+pub fn map_of(source: &dyn Source, wwid: &str) -> Option<String> {
+    source.names("/sys/block").into_iter().find(|name| {
+        let uuid = source.text(&format!("/sys/block/{name}/dm/uuid"));
+        uuid.is_some_and(|uuid| uuid.strip_prefix("mpath-") == Some(wwid))
+    })
+}
+
+/// The file of a disk.
+#[must_use]
+pub fn device(source: &dyn Source, name: &str) -> String {
+    match source.text(&format!("/sys/block/{name}/dm/name")) {
+        Some(map) => format!("/dev/mapper/{map}"),
+        None => format!("/dev/{name}"),
+    }
+}
+
+/// A name of a disk that stays the same.
+#[must_use]
+pub fn lasting_name(source: &dyn Source, name: &str) -> Option<String> {
+    let folder = "/dev/disk/by-id";
+    let mut names = source.names(folder);
+    names.retain(|link| source.link_name(&format!("{folder}/{link}")).as_deref() == Some(name));
+    let best = NAMES.iter().find_map(|start| names.iter().find(|link| link.starts_with(start)));
+    best.map(|link| format!("{folder}/{link}"))
+}
+
+/// Where the kernel has the policy of a subsystem's paths.
+#[must_use]
+pub fn policy_file(source: &dyn Source, nqn: &str) -> Option<String> {
+    let folder = "/sys/class/nvme-subsystem";
+    let same =
+        |name: &String| source.text(&format!("{folder}/{name}/subsysnqn")).as_deref() == Some(nqn);
+    source.names(folder).into_iter().find(same).map(|name| format!("{folder}/{name}/iopolicy"))
+}
+
+/// What is mounted at a directory.
+#[must_use]
+pub fn mounted_at(source: &dyn Source, directory: &str) -> Option<String> {
+    mounts(source).into_iter().rfind(|(_, at)| at == directory).map(|(device, _)| device)
+}
+
+fn mounts(source: &dyn Source) -> Vec<(String, String)> {
+    let text = source.read("/proc/mounts").unwrap_or_default();
+    let line = |line: &str| {
+        let mut words = line.split(' ').map(plain);
+        Some((words.next()?, words.next()?))
+    };
+    text.lines().filter_map(line).collect()
+}
+
+/// The word of a line of /proc/mounts.
+fn plain(word: &str) -> String {
+    word.replace("\\040", " ").replace("\\011", "\t").replace("\\134", "\\")
+}
+
+/// The same as a word of /etc/fstab.
+#[must_use]
+pub fn word(text: &str) -> String {
+    text.replace('\\', "\\134").replace(' ', "\\040").replace('\t', "\\011")
+}
+
+/// Finds out what is on a device, and reads only.
+///
+/// # Errors
+/// It cannot be read.
+pub fn content(system: &dyn System, device: &str) -> Result<Content, Fault> {
+    let ran = system.start(&Call::new("blkid -p -o export").with([device]))?;
+    let value = |name: &str| {
+        ran.out
+            .lines()
+            .find_map(|line| line.strip_prefix(name)?.strip_prefix('='))
+            .map(str::to_owned)
+    };
+    match (ran.code, value("USAGE").as_deref(), value("TYPE"), value("UUID")) {
+        (0, Some("filesystem"), Some(kind), Some(uuid)) => Ok(Content::FileSystem { kind, uuid }),
+        (0, _, Some(kind), _) => Ok(Content::Other(kind)),
+        (0, ..) => Ok(Content::Other(match value("PTTYPE") {
+            Some(kind) => format!("a partition table ({kind})"),
+            None => "something that blkid knows".to_owned(),
+        })),
+        // Nothing was found.
+        (2, ..) if system.is_blank(device)? => Ok(Content::Blank),
+        (2, ..) => Ok(Content::Unknown),
+        (8, ..) => Ok(Content::Other("more than one signature".to_owned())),
+        (code, ..) => Err(Fault(format!(
+            "blkid failed with exit code {code} on {device}: {}",
+            ran.err.trim()
+        ))),
+    }
+}
+
+/// Who uses disks, in words, besides the file system at `own` and what is made of them by multipath.
+#[must_use]
+pub fn users(source: &dyn Source, disks: &[String], own: Option<&str>) -> Vec<String> {
+    let mut all: Vec<String> = disks.to_vec();
+    for disk in disks {
+        let within = source.names(&format!("/sys/block/{disk}"));
+        all.extend(within.into_iter().filter(|name| name.starts_with(disk.as_str())));
+        let holders = source.names(&format!("/sys/block/{disk}/holders"));
+        all.extend(holders.into_iter().filter(|name| is_map(source, name)));
+    }
+    all.sort();
+    all.dedup();
+    let files: Vec<String> =
+        all.iter().flat_map(|name| [device(source, name), format!("/dev/{name}")]).collect();
+    let is_ours = |file: &str| files.iter().any(|have| have == file);
+    let mut found = Vec::new();
+    for (file, at) in mounts(source).into_iter().filter(|(_, at)| own != Some(at.as_str())) {
+        if is_ours(&file) {
+            found.push(format!("{file} is mounted at {at}"));
+        }
+    }
+    let swaps = source.read("/proc/swaps").unwrap_or_default();
+    let swaps = swaps.lines().filter_map(|line| line.split_whitespace().next());
+    found.extend(swaps.filter(|file| is_ours(file)).map(|file| format!("{file} is swap space")));
+    for name in &all {
+        for folder in
+            [format!("/sys/block/{name}/holders"), format!("/sys/class/block/{name}/holders")]
+        {
+            let holders = source.names(&folder);
+            let others = holders.iter().filter(|holder| !all.contains(holder));
+            found.extend(
+                others.map(|holder| format!("{} is made of {name}", device(source, holder))),
+            );
+        }
+    }
+    found.extend(open_by(source, &files));
+    found.sort();
+    found.dedup();
+    found
+}
+
+fn is_map(source: &dyn Source, name: &str) -> bool {
+    source
+        .text(&format!("/sys/block/{name}/dm/uuid"))
+        .is_some_and(|uuid| uuid.starts_with("mpath-"))
+}
+
+/// Processes that have one of these files open, such as QEMU's.
+fn open_by(source: &dyn Source, files: &[String]) -> Vec<String> {
+    let mut found = Vec::new();
+    for process in
+        source.names("/proc").into_iter().filter(|name| name.bytes().all(|b| b.is_ascii_digit()))
+    {
+        let folder = format!("/proc/{process}/fd");
+        let descriptors = source.names(&folder);
+        let of = |number: &String| source.link(&format!("{folder}/{number}"));
+        let Some(file) = descriptors.iter().filter_map(of).find(|file| files.contains(file)) else {
+            continue;
+        };
+        let name = source.text(&format!("/proc/{process}/comm")).unwrap_or_default();
+        // They look after the paths, and let go of what goes.
+        if !["multipathd", "udev-worker", "(udev-worker)", "systemd-udevd"].contains(&name.as_str())
+        {
+            found.push(format!("{name} (process {process}) has {file} open"));
+        }
+    }
+    found
+}

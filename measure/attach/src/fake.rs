@@ -1,0 +1,344 @@
+//! A machine in memory with an initiator, an NVMe host and a disk, which fails or is killed at any point.
+
+use std::cell::{Cell, RefCell};
+use std::time::{Duration, Instant};
+
+use lunet_host::apply::{Fault, Kept, Machine};
+use lunet_host::source::{Command, Output, Source, Tree};
+
+use crate::system::{Call, Ran, System};
+
+/// What is on the disk.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Disk {
+    Blank,
+    Unknown,
+    Ext4,
+    Lvm,
+}
+
+pub struct Fake {
+    pub tree: RefCell<Tree>,
+    pub disk: Cell<Disk>,
+    /// Programs that were run, as they can be typed.
+    pub ran: RefCell<Vec<String>>,
+    /// How many things were changed.
+    pub changes: Cell<usize>,
+    /// The change that fails.
+    pub fail_at: Cell<Option<usize>>,
+    /// The change at which the program is killed.
+    pub die_at: Cell<Option<usize>>,
+    dead: Cell<bool>,
+    next: Cell<usize>,
+}
+
+const BASE: &str = "/sys/class/iscsi_session";
+
+impl Fake {
+    pub fn new() -> Self {
+        let mut tree = Tree::new();
+        for (path, text) in [
+            ("/etc/os-release", "ID=debian\n"),
+            ("/etc/fstab", "UUID=1 / ext4 defaults 0 1\n"),
+            ("/etc/iscsi/initiatorname.iscsi", "InitiatorName=iqn.1993-08.org.debian:01:abc\n"),
+            (
+                "/etc/nvme/hostnqn",
+                "nqn.2014-08.org.nvmexpress:uuid:0f01fb42-9f7f-4856-b0b3-51e60b8de349\n",
+            ),
+            ("/etc/nvme/hostid", "0f01fb42-9f7f-4856-b0b3-51e60b8de349\n"),
+            ("/proc/sys/kernel/osrelease", "6.12.5-amd64\n"),
+            ("/proc/mounts", "/dev/vda1 / ext4 rw 0 0\n"),
+            ("/proc/net/unix", "0: @/org/kernel/linux/storage/multipathd\n"),
+            (
+                "/lib/modules/6.12.5-amd64/modules.dep",
+                "k/iscsi_tcp.ko:\nk/nvme-tcp.ko:\nk/nvme-rdma.ko:\nk/ib_iser.ko:\n",
+            ),
+        ] {
+            tree.file(path, text);
+        }
+        for program in ["iscsiadm", "nvme", "multipath", "blkid"] {
+            tree.file(&format!("/usr/sbin/{program}"), "");
+        }
+        tree.file("/run/systemd/system/x", "");
+        Self {
+            tree: RefCell::new(tree),
+            disk: Cell::new(Disk::Blank),
+            ran: RefCell::default(),
+            changes: Cell::new(0),
+            fail_at: Cell::new(None),
+            die_at: Cell::new(None),
+            dead: Cell::new(false),
+            next: Cell::new(1),
+        }
+    }
+
+    /// All of it, without what a mkfs has made.
+    pub fn state(&self) -> String {
+        self.tree.borrow().to_text()
+    }
+
+    /// The program is started again.
+    pub fn revive(&self) {
+        self.dead.set(false);
+        self.die_at.set(None);
+        self.fail_at.set(None);
+    }
+
+    fn gate(&self) -> Result<(), Fault> {
+        let number = self.changes.get();
+        self.changes.set(number + 1);
+        if self.die_at.get() == Some(number) {
+            self.dead.set(true);
+        }
+        match self.dead.get() {
+            true => Err(Fault("killed".to_owned())),
+            false if self.fail_at.get() == Some(number) => Err(Fault("it broke".to_owned())),
+            false => Ok(()),
+        }
+    }
+
+    fn iscsiadm(&self, args: &[&str]) -> Result<(), String> {
+        let after = |name: &str| args.iter().position(|arg| *arg == name).map(|at| args[at + 1]);
+        let (target, portal, iface) =
+            (after("-T").unwrap(), after("-p").unwrap(), after("-I").unwrap());
+        let (place, tag) = portal.split_once(',').unwrap();
+        let (address, port) = place.rsplit_once(':').unwrap();
+        let folder = format!("/etc/iscsi/nodes/{target}/{address},{port},{tag}");
+        let record = format!("{folder}/{iface}");
+        let mut tree = self.tree.borrow_mut();
+        let have = tree.read(&record);
+        match (after("-o"), have) {
+            (Some("new"), _) => {
+                tree.file(&record, "# BEGIN RECORD\nnode.startup = manual\nnode.session.queue_depth = 32\n# END RECORD\n");
+            }
+            (Some("delete"), Some(_)) => tree.remove(&record),
+            (Some("update"), Some(mut text)) => {
+                for pair in args.windows(4).filter(|four| four[0] == "-n") {
+                    let kept: Vec<&str> = text
+                        .lines()
+                        .filter(|line| !line.starts_with(&format!("{} =", pair[1])))
+                        .collect();
+                    text = format!("{}\n{} = {}\n", kept.join("\n"), pair[1], pair[3]);
+                }
+                tree.file(&record, &text);
+            }
+            (Some(_), None) => return Err("no records found".to_owned()),
+            _ if args.contains(&"--login") => {
+                let number = self.next.replace(self.next.get() + 1);
+                let session = format!("{BASE}/session{number}");
+                let connection = format!("/sys/class/iscsi_connection/connection{number}:0");
+                let unit = |lun: u32, name: char| {
+                    (format!("{session}/device/target{number}:0:0/{number}:0:0:{lun}"), name, lun)
+                };
+                for (path, text) in [
+                    (format!("{session}/targetname"), target),
+                    (format!("{session}/ifacename"), iface),
+                    (format!("{session}/state"), "LOGGED_IN"),
+                    (format!("{connection}/persistent_address"), address),
+                    (format!("{connection}/persistent_port"), port),
+                ] {
+                    tree.file(&path, text);
+                }
+                for (path, name, lun) in [unit(0, 'a'), unit(1, 'b')] {
+                    tree.file(&format!("{path}/block/sd{name}{number}/x"), "");
+                    tree.file(
+                        &format!("/sys/block/sd{name}{number}/device/wwid"),
+                        &format!("naa.6024c4e{lun}"),
+                    );
+                }
+            }
+            _ if args.contains(&"--logout") => {
+                let ids = tree.names(BASE);
+                let is_it = |id: &&String| {
+                    let at = format!(
+                        "/sys/class/iscsi_connection/connection{}:0",
+                        id.trim_start_matches("session")
+                    );
+                    tree.read(&format!("{at}/persistent_address")).as_deref() == Some(address)
+                };
+                let id = ids.iter().find(is_it).expect("a session").clone();
+                let number = id.trim_start_matches("session").to_owned();
+                tree.remove(&format!("{BASE}/{id}"));
+                tree.remove(&format!("/sys/class/iscsi_connection/connection{number}:0"));
+                tree.remove(&format!("/sys/block/sda{number}"));
+                tree.remove(&format!("/sys/block/sdb{number}"));
+            }
+            _ => {}
+        }
+        Ok(())
+    }
+
+    fn nvme(&self, args: &[&str]) {
+        let after = |name: &str| args.iter().position(|arg| *arg == name).map(|at| args[at + 1]);
+        let mut tree = self.tree.borrow_mut();
+        if args[0] == "connect" {
+            let number = self.next.replace(self.next.get() + 1);
+            let controller = format!("/sys/class/nvme/nvme{number}");
+            let (address, port, nqn) =
+                (after("-a").unwrap(), after("-s").unwrap(), after("-n").unwrap());
+            tree.file(&format!("{controller}/subsysnqn"), nqn);
+            tree.file(&format!("{controller}/transport"), after("-t").unwrap());
+            tree.file(&format!("{controller}/state"), "live");
+            tree.file(
+                &format!("{controller}/address"),
+                &format!("traddr={address},trsvcid={port}"),
+            );
+            tree.file("/sys/block/nvme9n1/device/subsysnqn", nqn);
+            tree.file("/sys/block/nvme9n1/nsid", "1");
+            tree.file("/sys/class/nvme-subsystem/nvme-subsys9/subsysnqn", nqn);
+            tree.file("/sys/class/nvme-subsystem/nvme-subsys9/iopolicy", "numa");
+        } else {
+            tree.remove(&format!("/sys/class/nvme/{}", after("-d").unwrap()));
+            if tree.names("/sys/class/nvme").is_empty() {
+                tree.remove("/sys/block/nvme9n1");
+                tree.remove("/sys/class/nvme-subsystem/nvme-subsys9");
+            }
+        }
+    }
+
+    fn multipath(&self, args: &[&str]) {
+        let mut tree = self.tree.borrow_mut();
+        match args {
+            ["-a", wwid] => {
+                tree.file("/etc/multipath/wwids", &format!("# WWIDs\n/{wwid}/\n"));
+                tree.file("/sys/block/dm-1/dm/uuid", &format!("mpath-{wwid}"));
+                tree.file("/sys/block/dm-1/dm/name", wwid);
+            }
+            ["-w", _] => tree.file("/etc/multipath/wwids", "# WWIDs\n"),
+            ["-f", _] => tree.remove("/sys/block/dm-1"),
+            _ => {}
+        }
+    }
+
+    fn act(&self, call: &Call) -> Result<(), String> {
+        let args: Vec<&str> = call.args.iter().map(String::as_str).collect();
+        let unit = |unit: &str| format!("/etc/systemd/system/multi-user.target.wants/{unit}");
+        match (call.program.as_str(), args.as_slice()) {
+            ("iscsiadm", args) => return self.iscsiadm(args),
+            ("nvme", args) => self.nvme(args),
+            ("multipath", args) => self.multipath(args),
+            ("systemctl", ["enable", .., name]) => self.tree.borrow_mut().file(&unit(name), ""),
+            ("systemctl", ["disable", .., name]) => self.tree.borrow_mut().remove(&unit(name)),
+            ("mkfs.ext4", _) => self.disk.set(Disk::Ext4),
+            ("mount", [at]) => {
+                let at = crate::disk::word(at);
+                let mounts = self.tree.borrow().read("/proc/mounts").unwrap()
+                    + &format!("/dev/x {at} ext4 rw 0 0\n");
+                self.tree.borrow_mut().file("/proc/mounts", &mounts);
+            }
+            ("umount", [at]) => {
+                let at = crate::disk::word(at);
+                let mounts = self.tree.borrow().read("/proc/mounts").unwrap();
+                let rest = mounts.replace(&format!("/dev/x {at} ext4 rw 0 0\n"), "");
+                self.tree.borrow_mut().file("/proc/mounts", &rest);
+            }
+            _ => {}
+        }
+        Ok(())
+    }
+}
+
+impl Source for Fake {
+    fn read(&self, path: &str) -> Option<String> {
+        self.tree.borrow().read(path)
+    }
+
+    fn list(&self, directory: &str) -> Option<Vec<String>> {
+        self.tree.borrow().list(directory)
+    }
+
+    fn link(&self, path: &str) -> Option<String> {
+        self.tree.borrow().link(path)
+    }
+
+    fn run(&self, _: &Command) -> Option<Output> {
+        None
+    }
+}
+
+impl Machine for Fake {
+    fn source(&self) -> &dyn Source {
+        self
+    }
+
+    fn write(&self, path: &str, value: &str) -> Result<(), Fault> {
+        self.gate()?;
+        self.tree.borrow_mut().file(path, value);
+        Ok(())
+    }
+
+    fn get(&self, path: &str) -> Result<Option<Kept>, Fault> {
+        Ok(self.read(path).map(|text| Kept { bytes: text.into_bytes(), mode: 0o644 }))
+    }
+
+    fn put(&self, path: &str, kept: Option<&Kept>) -> Result<(), Fault> {
+        self.gate()?;
+        let mut tree = self.tree.borrow_mut();
+        match kept {
+            Some(kept) => tree.file(path, &String::from_utf8(kept.bytes.clone()).unwrap()),
+            None => tree.remove(path),
+        }
+        Ok(())
+    }
+
+    fn tidy(&self, _: &str) -> Result<(), Fault> {
+        Ok(())
+    }
+
+    fn prune(&self, directory: &str) {
+        let empty = self.list(directory).is_some_and(|names| names.is_empty());
+        if empty && !self.dead.get() {
+            self.tree.borrow_mut().remove(directory);
+        }
+    }
+
+    fn act(&self, _: &str, _: &[&str]) -> Result<String, Fault> {
+        unreachable!("programs have a time limit here")
+    }
+}
+
+impl System for Fake {
+    fn machine(&self) -> &dyn Machine {
+        self
+    }
+
+    fn start(&self, call: &Call) -> Result<Ran, Fault> {
+        let ok = |out: &str| Ok(Ran { out: out.to_owned(), ..Ran::default() });
+        let no = |code| Ok(Ran { code, ..Ran::default() });
+        if call.program == "blkid" {
+            return match self.disk.get() {
+                Disk::Blank | Disk::Unknown => no(2),
+                Disk::Ext4 => ok("UUID=u-1\nTYPE=ext4\nUSAGE=filesystem\n"),
+                Disk::Lvm => ok("UUID=u-2\nTYPE=LVM2_member\nUSAGE=raid\n"),
+            };
+        }
+        if let ("systemctl", Some(what), Some(unit)) =
+            (call.program.as_str(), call.args.first(), call.args.last())
+        {
+            if what.starts_with("is-") {
+                let link = format!("/etc/systemd/system/multi-user.target.wants/{unit}");
+                return if self.read(&link).is_some() { ok("") } else { no(1) };
+            }
+        }
+        self.gate()?;
+        self.ran.borrow_mut().push(call.to_string());
+        match self.act(call) {
+            Ok(()) => ok(""),
+            Err(err) => Ok(Ran { code: 1, err, ..Ran::default() }),
+        }
+    }
+
+    fn make_directory(&self, path: &str) -> Result<(), Fault> {
+        self.gate()?;
+        self.tree.borrow_mut().overlay(&format!("/ {path}\n")).ok();
+        Ok(())
+    }
+
+    fn is_blank(&self, _: &str) -> Result<bool, Fault> {
+        Ok(self.disk.get() == Disk::Blank)
+    }
+
+    fn wait(&self, _: Instant, _: Duration) -> bool {
+        false
+    }
+}

@@ -1,0 +1,137 @@
+//! What was attached, written down before it is done.
+
+use lunet_host::apply::{Fault, Kept, Machine};
+use serde::{Deserialize, Serialize};
+
+use crate::address::Transport;
+use crate::profile::Profile;
+use crate::step::Step;
+
+/// Where the journals are.
+pub const STATE: &str = "/var/lib/lunet-attach";
+
+/// The form that this program writes.
+const VERSION: u32 = 1;
+
+/// How far it has come.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum State {
+    /// Steps are being done, or were when the program ended.
+    Attaching,
+    /// All steps are done.
+    Attached,
+    /// Steps are being taken back, or were when the program ended.
+    Detaching,
+}
+
+/// A disk that was attached.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Attachment {
+    /// Version of the form.
+    pub version: u32,
+    /// By what it is known here.
+    pub name: String,
+    /// The address that was given.
+    pub url: String,
+    /// The transport.
+    pub transport: Transport,
+    /// Name of the target, or NQN.
+    pub target: String,
+    /// LUN or namespace.
+    pub unit: u32,
+    /// What it is for.
+    pub profile: Profile,
+    /// How far it has come.
+    pub state: State,
+    /// Where it is mounted.
+    pub mount: Option<String>,
+    /// A name of the disk that stays the same.
+    pub disk: Option<String>,
+    /// The steps, in the order in which they are done.
+    pub steps: Vec<Step>,
+}
+
+impl Attachment {
+    /// One of which nothing is done.
+    #[must_use]
+    pub fn new(
+        name: &str,
+        url: &str,
+        transport: Transport,
+        target: &str,
+        unit: u32,
+        profile: Profile,
+    ) -> Self {
+        Self {
+            version: VERSION,
+            name: name.to_owned(),
+            url: url.to_owned(),
+            transport,
+            target: target.to_owned(),
+            unit,
+            profile,
+            state: State::Attaching,
+            mount: None,
+            disk: None,
+            steps: Vec::new(),
+        }
+    }
+
+    /// Writes it down, safe from a crash.
+    ///
+    /// # Errors
+    /// It cannot be written.
+    pub fn write(&self, machine: &dyn Machine, state: &str) -> Result<(), Fault> {
+        let path = path(state, &self.name);
+        let wrong = |what: String| Fault(format!("the journal {path} cannot be written: {what}"));
+        let bytes = serde_json::to_vec_pretty(self).map_err(|error| wrong(error.to_string()))?;
+        machine.put(&path, Some(&Kept { bytes, mode: 0o600 })).map_err(|fault| wrong(fault.0))
+    }
+
+    /// Takes it away: nothing is left to be taken back.
+    ///
+    /// # Errors
+    /// It cannot be removed.
+    pub fn remove(&self, machine: &dyn Machine, state: &str) -> Result<(), Fault> {
+        let path = path(state, &self.name);
+        machine.tidy(&path).and_then(|()| machine.put(&path, None))?;
+        machine.prune(state);
+        Ok(())
+    }
+
+    /// Whether this is what somebody means by a name, an address or a directory.
+    #[must_use]
+    pub fn is_meant(&self, word: &str) -> bool {
+        let directory = word.trim_end_matches('/');
+        self.name == word || self.url == word || self.mount.as_deref() == Some(directory)
+    }
+}
+
+fn path(state: &str, name: &str) -> String {
+    format!("{state}/{name}.json")
+}
+
+/// All of them, by their names.
+///
+/// # Errors
+/// One cannot be read, or has an unknown form.
+pub fn all(machine: &dyn Machine, state: &str) -> Result<Vec<Attachment>, Fault> {
+    let mut found = Vec::new();
+    for file in machine.source().names(state) {
+        let Some(name) = file.strip_suffix(".json") else { continue };
+        let path = path(state, name);
+        let wrong = |what: String| Fault(format!("the journal {path}: {what}"));
+        let Some(kept) = machine.get(&path).map_err(|fault| wrong(fault.0))? else { continue };
+        let json: serde_json::Value =
+            serde_json::from_slice(&kept.bytes).map_err(|error| wrong(error.to_string()))?;
+        if json["version"] != VERSION {
+            let is = &json["version"];
+            return Err(wrong(format!(
+                "it has the form {is}, and this lunet knows {VERSION}: detach with the lunet that wrote it"
+            )));
+        }
+        found.push(serde_json::from_value(json).map_err(|error| wrong(error.to_string()))?);
+    }
+    Ok(found)
+}

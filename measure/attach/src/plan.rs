@@ -1,0 +1,525 @@
+//! From what both ends have to steps: a pure function.
+
+use serde::Serialize;
+
+use crate::address::{Address, Transport, place};
+use crate::host::{Host, SessionFact};
+use crate::journal::{Attachment, State};
+use crate::profile::{Choice, Profile};
+use crate::server::{Offer, Portal, Server};
+use crate::step::{Chap, NvmePath, Path, Setting, Step};
+use crate::system::Call;
+
+/// A file system that may be made on an empty disk.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "lowercase")]
+pub enum FileSystem {
+    /// ext4.
+    Ext4,
+    /// XFS.
+    Xfs,
+}
+
+impl FileSystem {
+    /// As mount(8) and mkfs(8) have it.
+    #[must_use]
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Ext4 => "ext4",
+            Self::Xfs => "xfs",
+        }
+    }
+}
+
+/// What is wanted besides the address.
+#[derive(Clone, Debug, Default)]
+pub struct Options {
+    /// What the disk is for.
+    pub profile: Profile,
+    /// Where its file system shall be mounted: an absolute path.
+    pub mount: Option<String>,
+    /// What is made on the disk if it is empty.
+    pub mkfs: Option<FileSystem>,
+    /// One path, although there are several.
+    pub one_path: bool,
+    /// There is a secret of DH-HMAC-CHAP.
+    pub nvme_secret: bool,
+}
+
+/// What will be done.
+#[derive(Clone, Debug, Serialize)]
+pub struct Plan {
+    /// By what the disk will be known here.
+    pub name: String,
+    /// The address that was given.
+    pub url: String,
+    /// The way that is taken.
+    pub offer: Offer,
+    /// Ways that are not taken, and why.
+    pub not_taken: Vec<(Transport, String)>,
+    /// The name by which the server has to know this machine.
+    pub known_as: Option<String>,
+    /// What it is for.
+    pub profile: Profile,
+    /// Settings and their reasons.
+    pub choices: Vec<Choice>,
+    /// Where it is mounted.
+    pub mount: Option<String>,
+    /// What is made on an empty disk.
+    pub mkfs: Option<FileSystem>,
+    /// Whether dm-multipath makes one disk of the paths.
+    pub map: bool,
+    /// Steps up to the disk.
+    pub steps: Vec<Step>,
+    /// What people should know.
+    pub notes: Vec<String>,
+}
+
+/// Why there is no plan.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum Refusal {
+    /// There is no way.
+    #[error("{}", no_way(.0))]
+    NoWay(Vec<(Transport, String)>),
+    /// Different disks by different ways.
+    #[error("the address names neither target nor subsystem, and the server has {}: name one of them", .0.join(" and "))]
+    Several(Vec<String>),
+    /// It is attached.
+    #[error(
+        "{url} is attached already, as {name}: `lunet attach --status` shows it, `lunet detach {name}` takes it back"
+    )]
+    Attached {
+        /// The address.
+        url: String,
+        /// By what it is known.
+        name: String,
+    },
+    /// Somebody else has a session.
+    #[error(
+        "this machine has a session with {target} at {place} already, which `lunet attach` did not make: `{end}` ends it"
+    )]
+    Foreign {
+        /// Target or subsystem.
+        target: String,
+        /// Its portal.
+        place: String,
+        /// The command that ends it.
+        end: String,
+    },
+    /// A package is missing.
+    #[error("{0}")]
+    Missing(String),
+    /// There is no name for this machine.
+    #[error("this machine has no {what}: {make}")]
+    Nameless {
+        /// `initiator name`, `host NQN`.
+        what: &'static str,
+        /// The command that makes one.
+        make: String,
+    },
+    /// An option does not go with the rest.
+    #[error("{0}")]
+    Option(String),
+}
+
+fn no_way(refused: &[(Transport, String)]) -> String {
+    match refused {
+        [(transport, why)] => format!("not attached over {transport}: {why}"),
+        refused => {
+            let lines: Vec<String> =
+                refused.iter().map(|(transport, why)| format!("  {transport}: {why}")).collect();
+            format!("there is no way to attach this:\n{}", lines.join("\n"))
+        }
+    }
+}
+
+/// Makes a plan.
+///
+/// # Errors
+/// See [`Refusal`]: nothing has to be undone.
+pub fn plan(
+    address: &Address,
+    host: &Host,
+    server: &Server,
+    options: &Options,
+    there: &[Attachment],
+) -> Result<Plan, Refusal> {
+    let mut offers = server.offers.clone();
+    offers.sort_by_key(|offer| offer.transport);
+    one_disk(address, &offers)?;
+    let Some(offer) = offers.first().cloned() else {
+        return Err(Refusal::NoWay(server.refused.clone()));
+    };
+    check(options, &offer)?;
+    if let Some(have) = there.iter().find(|have| is_same(have, &offer)) {
+        return Err(Refusal::Attached { url: address.to_string(), name: have.name.clone() });
+    }
+    let mut not_taken = server.refused.clone();
+    for worse in offers.iter().skip(1) {
+        not_taken.push((
+            worse.transport,
+            format!("{} is better, and both ends have it", offer.transport),
+        ));
+    }
+    not_taken.sort_by_key(|(transport, _)| *transport);
+    let known_as = if offer.transport.is_nvme() { &host.host_nqn } else { &host.initiator_name };
+    let mut plan = Plan {
+        name: free_name(&offer, there),
+        url: address.to_string(),
+        not_taken,
+        known_as: known_as.clone(),
+        profile: options.profile,
+        choices: Vec::new(),
+        mount: options.mount.clone(),
+        mkfs: options.mkfs,
+        map: false,
+        steps: Vec::new(),
+        notes: notes(&offer),
+        offer,
+    };
+    if options.one_path {
+        plan.offer.portals.truncate(1);
+    }
+    foreign(&plan.offer, host, there)?;
+    match plan.offer.transport.is_nvme() {
+        true => of_nvme(&mut plan, host, options)?,
+        false => of_iscsi(&mut plan, address, host)?,
+    }
+    Ok(plan)
+}
+
+/// Without a name, all ways have to lead to one disk.
+fn one_disk(address: &Address, offers: &[Offer]) -> Result<(), Refusal> {
+    let key = |offer: &Offer| offer.name.replacen("nqn.", "iqn.", 1);
+    let differs = offers
+        .windows(2)
+        .any(|two| key(&two[0]) != key(&two[1]) || two[0].disk.bytes != two[1].disk.bytes);
+    if address.transport.is_some() || !differs {
+        return Ok(());
+    }
+    let mut names: Vec<String> = offers.iter().map(|offer| offer.name.clone()).collect();
+    names.dedup();
+    Err(Refusal::Several(names))
+}
+
+fn check(options: &Options, offer: &Offer) -> Result<(), Refusal> {
+    let wrong = |why: String| Err(Refusal::Option(why));
+    if options.mkfs.is_some() && options.mount.is_none() {
+        return wrong("--mkfs goes with --mount DIR, where the file system shall be".to_owned());
+    }
+    if options.mkfs.is_some() && offer.disk.read_only {
+        return wrong("the disk takes no writes: no file system can be made on it".to_owned());
+    }
+    match &options.mount {
+        Some(directory) if !directory.starts_with('/') || directory == "/" => {
+            wrong(format!("{directory} is no directory to mount at: give its absolute path"))
+        }
+        Some(directory) if directory.contains(['\n', '"']) => {
+            wrong(format!("{directory} cannot stand in /etc/fstab"))
+        }
+        _ => Ok(()),
+    }
+}
+
+/// Whether an attachment is of the same disk. One that was interrupted is taken back first.
+fn is_same(have: &Attachment, offer: &Offer) -> bool {
+    let same = have.transport.is_nvme() == offer.transport.is_nvme()
+        && have.target == offer.name
+        && have.unit == offer.unit;
+    same && have.state == State::Attached
+}
+
+/// What the disk is known by: the end of the target's name, and its unit.
+fn free_name(offer: &Offer, there: &[Attachment]) -> String {
+    let end = offer.name.rsplit(':').next().unwrap_or_default();
+    let plain = |c: char| if c.is_ascii_alphanumeric() { c.to_ascii_lowercase() } else { '-' };
+    let end: String = end.chars().map(plain).take(40).collect();
+    let end = end.trim_matches('-');
+    let base = format!("{}-{}", if end.is_empty() { "disk" } else { end }, offer.unit);
+    let is_free = |name: &String| there.iter().all(|have| have.name != *name);
+    let others = (2u32..).map(|number| format!("{base}-{number}"));
+    std::iter::once(base.clone()).chain(others).find(is_free).unwrap_or(base)
+}
+
+fn notes(offer: &Offer) -> Vec<String> {
+    let mut notes: Vec<String> = offer
+        .unusable
+        .iter()
+        .map(|(place, why)| format!("the portal {place} is not used: {why}"))
+        .collect();
+    if offer.disk.read_only {
+        notes.push("the disk takes no writes".to_owned());
+    }
+    notes
+}
+
+/// Sessions that are not ours are left alone, and nothing is added to them.
+fn foreign(offer: &Offer, host: &Host, there: &[Attachment]) -> Result<(), Refusal> {
+    for session in host.sessions.iter().filter(|_| !offer.transport.is_nvme()) {
+        let SessionFact { target, address, port, iface, .. } = session;
+        let known = there.iter().flat_map(|have| &have.steps).any(|step| match step {
+            Step::Session { path } => {
+                path.target == *target
+                    && path.address == *address
+                    && path.port == *port
+                    && path.iface == *iface
+            }
+            _ => false,
+        });
+        if *target == offer.name && !known {
+            let place = place(address, *port);
+            let end = format!("iscsiadm -m node -T {target} -p {place} -I {iface} --logout");
+            return Err(Refusal::Foreign { target: target.clone(), place, end });
+        }
+    }
+    for controller in
+        host.controllers.iter().filter(|have| offer.transport.is_nvme() && have.nqn == offer.name)
+    {
+        let transport =
+            if controller.transport == "rdma" { Transport::NvmeRdma } else { Transport::NvmeTcp };
+        let (nqn, address, port) =
+            (offer.name.clone(), controller.address.clone(), controller.port);
+        let place = place(&address, port);
+        let path = NvmePath { transport, nqn, address, port };
+        let known = there.iter().flat_map(|have| &have.steps).any(|step| match step {
+            Step::Controller { path: have, .. } => *have == path,
+            _ => false,
+        });
+        if !known {
+            let end = format!("nvme disconnect -d {}", controller.id);
+            return Err(Refusal::Foreign { target: offer.name.clone(), place, end });
+        }
+    }
+    Ok(())
+}
+
+fn of_iscsi(plan: &mut Plan, address: &Address, host: &Host) -> Result<(), Refusal> {
+    if host.initiator_name.is_none() {
+        return Err(Refusal::Nameless {
+            what: "initiator name that can be read",
+            make: "`echo InitiatorName=$(iscsi-iname) > /etc/iscsi/initiatorname.iscsi` makes one, as root".to_owned(),
+        });
+    }
+    let several = plan.offer.portals.len() > 1;
+    plan.map = several;
+    let iface = if plan.offer.transport.is_rdma() { "iser" } else { "default" };
+    plan.choices = plan.profile.of_session(several);
+    plan.steps.push(Step::Module { name: crate::host::module(plan.offer.transport).to_owned() });
+    if several {
+        with_multipath(plan, host)?;
+    }
+    read_ahead(
+        plan,
+        &format!(
+            "KERNEL==\"sd*\", ENV{{ID_PATH}}==\"*-iscsi-{}-lun-{}\"",
+            plan.offer.name, plan.offer.unit
+        ),
+    );
+    if host.systemd {
+        plan.steps.push(unit(host.boot_unit(), false));
+    } else {
+        plan.notes.push(format!(
+            "systemd does not run here: `iscsiadm -m node --loginall=automatic` logs in when the machine starts, as {} does",
+            host.boot_unit()
+        ));
+    }
+    let mut settings: Vec<Setting> = plan
+        .choices
+        .iter()
+        .filter(|c| c.name.starts_with("node."))
+        .map(|c| (c.name.clone(), c.value.clone()))
+        .collect();
+    settings.push(("node.startup".to_owned(), "automatic".to_owned()));
+    for (asked, name) in
+        [(address.header_digest, "HeaderDigest"), (address.data_digest, "DataDigest")]
+    {
+        if asked {
+            settings.push((format!("node.conn[0].iscsi.{name}"), "CRC32C".to_owned()));
+        }
+    }
+    let chap =
+        address.user.clone().map(|user| Chap { user, target_user: address.target_user.clone() });
+    let path = |portal: &Portal| Path {
+        target: plan.offer.name.clone(),
+        address: portal.address.clone(),
+        port: portal.port,
+        tag: portal.tag.unwrap_or(1),
+        iface: iface.to_owned(),
+    };
+    let paths: Vec<Path> = plan.offer.portals.iter().map(path).collect();
+    for path in paths {
+        let record = Step::Record {
+            path: path.clone(),
+            settings: settings.clone(),
+            chap: chap.clone(),
+            before: None,
+            made: Vec::new(),
+        };
+        plan.steps.extend([record, Step::Session { path }]);
+    }
+    Ok(())
+}
+
+fn unit(unit: &str, now: bool) -> Step {
+    Step::Unit { unit: unit.to_owned(), now, enabled: false, active: false }
+}
+
+fn with_multipath(plan: &mut Plan, host: &Host) -> Result<(), Refusal> {
+    if !host.has_program("multipath") {
+        let package = host.multipath();
+        return Err(Refusal::Missing(format!(
+            "the target has {} portals, and without dm-multipath each would be a disk of its own: {}, or take one portal by --one-path",
+            plan.offer.portals.len(),
+            host.install(package)
+        )));
+    }
+    if !host.multipathd && !host.systemd {
+        return Err(Refusal::Missing(
+            "multipathd does not run: start it, or take one portal by --one-path".to_owned(),
+        ));
+    }
+    // Others than lunet's are in multipath's own table.
+    if plan.offer.disk.vendor == "LUNET" {
+        let path = format!("/etc/multipath/conf.d/lunet-attach-{}.conf", plan.name);
+        let reload =
+            if host.multipathd { vec![Call::new("multipathd reconfigure")] } else { Vec::new() };
+        plan.steps.push(Step::file(&path, multipath_text(&plan.name), reload));
+    }
+    if host.systemd {
+        plan.steps.push(unit("multipathd.service", true));
+    }
+    Ok(())
+}
+
+/// The first line of the files that are lunet's alone.
+fn head(name: &str) -> String {
+    format!("# Written by `lunet attach`; `lunet detach {name}` takes it away.\n")
+}
+
+/// The settings of docs/multipath.md.
+fn multipath_text(name: &str) -> String {
+    head(name)
+        + r#"devices {
+    device {
+        vendor               "LUNET"
+        product              "VIRTUAL DISK"
+        path_grouping_policy "group_by_prio"
+        prio                 "alua"
+        hardware_handler     "1 alua"
+        path_selector        "service-time 0"
+        path_checker         "tur"
+        failback             "immediate"
+        no_path_retry        18
+    }
+}
+"#
+}
+
+/// A rule of udev for the disk, if its read-ahead is not the kernel's own.
+fn read_ahead(plan: &mut Plan, disk: &str) {
+    let Some(choice) = plan.profile.read_ahead() else { return };
+    let rule = format!(
+        "ACTION==\"add|change\", SUBSYSTEM==\"block\", {disk}, ATTR{{queue/read_ahead_kb}}=\"{}\"\n",
+        choice.value
+    );
+    plan.choices.push(choice);
+    udev(plan, "disk", &rule);
+}
+
+fn udev(plan: &mut Plan, what: &str, rule: &str) {
+    let path = format!("/etc/udev/rules.d/90-lunet-attach-{}-{what}.rules", plan.name);
+    let reload = vec![Call::new("udevadm control --reload")];
+    plan.steps.push(Step::file(&path, head(&plan.name) + rule, reload));
+}
+
+fn of_nvme(plan: &mut Plan, host: &Host, options: &Options) -> Result<(), Refusal> {
+    let (Some(host_nqn), Some(host_id)) = (&host.host_nqn, &host.host_id) else {
+        return Err(Refusal::Nameless {
+            what: "host NQN and host identifier",
+            make: "`nvme gen-hostnqn > /etc/nvme/hostnqn` and `uuidgen > /etc/nvme/hostid` make them, as root".to_owned(),
+        });
+    };
+    if plan.offer.portals.len() > 1 && !host.native_multipath {
+        let why = "the kernel makes no one disk of several paths here (nvme_core.multipath=N): one path is used";
+        plan.notes.push(why.to_owned());
+        plan.offer.portals.truncate(1);
+    }
+    let transport = plan.offer.transport;
+    plan.choices = plan.profile.of_controller(transport);
+    let mut options_of: Vec<String> =
+        plan.choices.iter().map(|choice| format!("--{}={}", choice.name, choice.value)).collect();
+    options_of.sort();
+    plan.steps.push(Step::Module { name: crate::host::module(transport).to_owned() });
+    let nqn = plan.offer.name.clone();
+    read_ahead(plan, &format!("KERNEL==\"nvme*n*\", ATTRS{{subsysnqn}}==\"{nqn}\""));
+    let policy = policy(plan, host);
+    let paths: Vec<NvmePath> = plan
+        .offer
+        .portals
+        .iter()
+        .map(|portal| {
+            let (nqn, address, port) = (nqn.clone(), portal.address.clone(), portal.port);
+            NvmePath { transport, nqn, address, port }
+        })
+        .collect();
+    let config = options.nvme_secret.then(|| format!("/etc/nvme/lunet-attach-{}.json", plan.name));
+    if let Some(path) = config.clone() {
+        let (host_nqn, host_id) = (host_nqn.clone(), host_id.clone());
+        plan.steps.push(Step::Secret { path, host_nqn, host_id, paths: paths.clone() });
+    }
+    for (number, path) in paths.iter().enumerate() {
+        let options = options_of.clone();
+        plan.steps.push(Step::Controller { path: path.clone(), options, config: config.clone() });
+        at_boot(plan, host, path, &options_of, config.as_deref(), number + 1);
+    }
+    plan.steps.extend(policy);
+    if !host.systemd {
+        let why =
+            "systemd does not run here: what starts the machine has to run ExecStart of the units";
+        plan.notes.push(why.to_owned());
+    }
+    Ok(())
+}
+
+fn policy(plan: &mut Plan, host: &Host) -> Option<Step> {
+    if plan.offer.portals.len() < 2 {
+        return None;
+    }
+    let choice = plan.profile.io_policy(host.kernel);
+    let (nqn, policy) = (plan.offer.name.clone(), choice.value.clone());
+    let rule = format!(
+        "ACTION==\"add|change\", SUBSYSTEM==\"nvme-subsystem\", ATTR{{subsysnqn}}==\"{nqn}\", ATTR{{iopolicy}}=\"{policy}\"\n"
+    );
+    plan.choices.push(choice);
+    udev(plan, "paths", &rule);
+    Some(Step::Policy { nqn, policy })
+}
+
+/// A unit for each path, so that each tries again by itself.
+fn at_boot(
+    plan: &mut Plan,
+    host: &Host,
+    path: &NvmePath,
+    options: &[String],
+    config: Option<&str>,
+    number: usize,
+) {
+    let name = format!("lunet-attach-{}-{number}.service", plan.name);
+    let call = path.connect(options, config);
+    let words: Vec<String> = call.args.iter().map(|arg| arg.replace('%', "%%")).collect();
+    let text = format!(
+        "{}[Unit]\nDescription=Path {number} of {}, attached by lunet\nWants=network-online.target remote-fs-pre.target\n\
+         After=network-online.target\nBefore=remote-fs-pre.target\nStartLimitIntervalSec=0\n\n[Service]\nType=oneshot\n\
+         RemainAfterExit=yes\nExecStartPre=-/sbin/modprobe {}\nExecStart=/usr/sbin/nvme {}\nRestart=on-failure\n\
+         RestartSec=10\n\n[Install]\nWantedBy=multi-user.target\n",
+        head(&plan.name),
+        plan.name,
+        path.module(),
+        words.join(" ")
+    );
+    let reload = if host.systemd { vec![Call::new("systemctl daemon-reload")] } else { Vec::new() };
+    plan.steps.push(Step::file(&format!("/etc/systemd/system/{name}"), text, reload));
+    if host.systemd {
+        plan.steps.push(unit(&name, false));
+    }
+}

@@ -1,0 +1,388 @@
+//! What the server offers, asked by lunet's own initiators as this machine: nothing is changed at either end.
+
+use std::net::ToSocketAddrs;
+use std::time::Duration;
+
+use lunet_client::{iscsi, nvme};
+use lunet_iscsi::printable::printable;
+use serde::Serialize;
+use zeroize::Zeroizing;
+
+use crate::address::{Address, Transport, place};
+use crate::host::Host;
+
+/// For a connection, and for each answer.
+const PATIENCE: Duration = Duration::from_secs(10);
+/// So many portals are tried.
+const MOST_PORTALS: usize = 8;
+
+/// A portal of a target or subsystem.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
+pub struct Portal {
+    /// Its address, without brackets.
+    pub address: String,
+    /// Its port.
+    pub port: u16,
+    /// Its portal group; NVMe has none.
+    pub tag: Option<u16>,
+}
+
+impl Portal {
+    /// Address and port.
+    #[must_use]
+    pub fn place(&self) -> String {
+        place(&self.address, self.port)
+    }
+}
+
+/// A disk as the server describes it.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
+pub struct Disk {
+    /// T10 vendor, or nothing.
+    pub vendor: String,
+    /// Product, or model.
+    pub product: String,
+    /// Capacity.
+    pub bytes: u64,
+    /// Logical block in bytes.
+    pub block_bytes: u32,
+    /// It takes no writes.
+    pub read_only: bool,
+}
+
+/// A disk, and the ways to it by one transport.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct Offer {
+    /// The transport.
+    pub transport: Transport,
+    /// Name of the target, or NQN.
+    pub name: String,
+    /// LUN or namespace.
+    pub unit: u32,
+    /// What it is.
+    pub disk: Disk,
+    /// Portals that let this machine in.
+    pub portals: Vec<Portal>,
+    /// Portals that are listed and cannot be used, and why.
+    pub unusable: Vec<(String, String)>,
+}
+
+/// What a server offers: for each transport the disk, or why there is none.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
+pub struct Server {
+    /// What there is.
+    pub offers: Vec<Offer>,
+    /// What there is not, in words.
+    pub refused: Vec<(Transport, String)>,
+}
+
+/// Secrets, which are in no journal, on no command line and in no output.
+#[derive(Clone, Default)]
+pub struct Secrets {
+    /// CHAP, of the user.
+    pub chap: Option<Zeroizing<String>>,
+    /// CHAP, of the target.
+    pub target: Option<Zeroizing<String>>,
+    /// DH-HMAC-CHAP, of the host.
+    pub host: Option<Zeroizing<String>>,
+    /// DH-HMAC-CHAP, of the controller.
+    pub controller: Option<Zeroizing<String>>,
+}
+
+/// Asks the server for what the address means, by each transport that is meant and that this machine has.
+#[must_use]
+pub fn look(address: &Address, host: &Host, secrets: &Secrets) -> Server {
+    let mut server = Server::default();
+    let asked = Asked { address, host, secrets };
+    let tcp = asked.nvme_offers();
+    for transport in Transport::ALL {
+        if address.transport.is_some_and(|wanted| wanted != transport) {
+            continue;
+        }
+        if let Some(lacks) = host.lacks(transport) {
+            server.refused.push((transport, lacks));
+            continue;
+        }
+        let found = match transport.is_nvme() {
+            true => asked.nvme(transport, &tcp),
+            false => asked.iscsi(transport),
+        };
+        match found {
+            Ok(offer) => server.offers.push(offer),
+            Err(why) => server.refused.push((transport, why.0)),
+        }
+    }
+    server
+}
+
+/// Why there is no offer, in words.
+#[derive(Clone)]
+struct Why(String);
+
+impl<E: std::error::Error> From<E> for Why {
+    fn from(error: E) -> Self {
+        Self(printable(&error.to_string()).to_string())
+    }
+}
+
+/// The discovery log, if NVMe is meant.
+type NvmeOffers = Option<Result<Vec<nvme::Offer>, Why>>;
+
+struct Asked<'a> {
+    address: &'a Address,
+    host: &'a Host,
+    secrets: &'a Secrets,
+}
+
+impl Asked<'_> {
+    fn iscsi_target(&self, transport: Transport) -> Result<iscsi::Target, Why> {
+        let host = place(&self.address.host, self.address.port.unwrap_or(iscsi::PORT));
+        let mut target = iscsi::Target::parse(&format!("{}://{host}", transport.scheme()))?;
+        target.name.clone_from(&self.address.name);
+        target.lun = self.address.unit.map(u16::try_from).transpose()?;
+        let account = |name: &Option<String>, secret: &Option<Zeroizing<String>>| {
+            let name = name.clone()?;
+            let secret =
+                secret.as_ref().map(|secret| secret.as_bytes().to_vec()).unwrap_or_default();
+            Some(iscsi::Account { name, secret: iscsi::Secret::new(secret) })
+        };
+        target.account = account(&self.address.user, &self.secrets.chap);
+        target.mutual = account(&self.address.target_user, &self.secrets.target);
+        Ok(target)
+    }
+
+    fn iscsi(&self, transport: Transport) -> Result<Offer, Why> {
+        let name = self.address.name.as_deref().unwrap_or_default();
+        if name.starts_with("nqn.") {
+            return Err(Why("the address names an NVMe subsystem".to_owned()));
+        }
+        let mut login = iscsi::Login { patience: PATIENCE, ..iscsi::Login::default() };
+        if let Some(name) = &self.host.initiator_name {
+            login.initiator_name.clone_from(name);
+        }
+        let mut target = self.iscsi_target(transport)?;
+        // The targets that a portal lists are those of this initiator; a list that is refused lists none.
+        let listed = iscsi::discover(&iscsi::Target { name: None, ..target.clone() }, &login);
+        let unit = iscsi::inspect(&target, &login)?;
+        target.name = Some(unit.target.clone());
+        target.lun = Some(unit.lun);
+        let own = self.own_portal(iscsi::PORT);
+        let listed = listed.unwrap_or_default();
+        let of_it = listed.iter().filter(|offer| offer.name == unit.target);
+        let mut portals: Vec<Portal> =
+            of_it.flat_map(|offer| &offer.addresses).filter_map(|text| portal(text)).collect();
+        portals.sort_by_key(|portal| !own.contains(&(portal.address.clone(), portal.port)));
+        portals.dedup();
+        let mut offer = Offer {
+            transport,
+            name: unit.target.clone(),
+            unit: unit.lun.into(),
+            disk: Disk {
+                vendor: unit.vendor.clone(),
+                product: unit.product.clone(),
+                bytes: unit.bytes(),
+                block_bytes: unit.block_size,
+                read_only: unit.read_only,
+            },
+            portals: Vec::new(),
+            unusable: Vec::new(),
+        };
+        for portal in portals.into_iter().take(MOST_PORTALS) {
+            let by =
+                iscsi::Target { host: portal.address.clone(), port: portal.port, ..target.clone() };
+            match iscsi::inspect(&by, &login) {
+                Ok(same) if same.blocks == unit.blocks => offer.portals.push(portal),
+                Ok(_) => offer.unusable.push((portal.place(), "another disk is there".to_owned())),
+                Err(error) => offer.unusable.push((portal.place(), Why::from(error).0)),
+            }
+        }
+        if offer.portals.is_empty() {
+            // Behind a translation of addresses, what is listed leads nowhere.
+            let (address, port) =
+                own.into_iter().next().ok_or_else(|| Why("the host is not known".to_owned()))?;
+            offer.portals.push(Portal { address, port, tag: Some(1) });
+        }
+        Ok(offer)
+    }
+
+    /// The addresses of the host that is named.
+    fn own_portal(&self, port: u16) -> Vec<(String, u16)> {
+        let port = self.address.port.unwrap_or(port);
+        let found = (self.address.host.as_str(), port).to_socket_addrs();
+        found.into_iter().flatten().map(|address| (address.ip().to_string(), port)).collect()
+    }
+
+    /// The discovery log, over TCP, if NVMe is meant at all.
+    fn nvme_offers(&self) -> NvmeOffers {
+        let by = match self.address.transport {
+            Some(transport) if !transport.is_nvme() => return None,
+            Some(Transport::NvmeRdma) => "nvme-rdma",
+            _ => "nvme-tcp",
+        };
+        let host = place(&self.address.host, self.address.port.unwrap_or(nvme::PORT));
+        let target = match nvme::Target::parse(&format!("{by}://{host}")) {
+            Ok(target) => target,
+            Err(error) => return Some(Err(error.into())),
+        };
+        let found = nvme::discover(&target, &self.nvme_login());
+        Some(found.map_err(Why::from))
+    }
+
+    fn nvme_login(&self) -> nvme::Login {
+        let mut login = nvme::Login { patience: PATIENCE, ..nvme::Login::default() };
+        if let Some(nqn) = &self.host.host_nqn {
+            login.host_nqn.clone_from(nqn);
+        }
+        if let Some(id) = self.host.host_id.as_deref().and_then(uuid) {
+            login.host_id = id;
+        }
+        login
+    }
+
+    fn nvme(&self, transport: Transport, offers: &NvmeOffers) -> Result<Offer, Why> {
+        let offers = match offers {
+            None => return Err(Why("the address is iSCSI's".to_owned())),
+            Some(Err(why)) => return Err(why.clone()),
+            Some(Ok(offers)) => offers,
+        };
+        let rdma = transport.is_rdma();
+        let usable = |offer: &&nvme::Offer| match rdma {
+            true => offer.over_rdma,
+            false => offer.usable && !offer.over_rdma,
+        };
+        let there: Vec<&nvme::Offer> = offers.iter().filter(usable).collect();
+        let nqn = self.subsystem(&there, transport)?;
+        let listed: Vec<&nvme::Offer> =
+            there.into_iter().filter(|offer| offer.nqn == nqn).collect();
+        if let Some(offer) = listed.iter().find(|offer| offer.tls) {
+            return Err(Why(format!(
+                "{} is for TLS at {}, which `lunet attach` does not set up: see nvme.md",
+                offer.nqn, offer.address
+            )));
+        }
+        let mut portals: Vec<Portal> =
+            listed.iter().filter_map(|offer| portal(&offer.address)).collect();
+        let own = self.own_portal(nvme::PORT);
+        portals.sort_by_key(|portal| !own.contains(&(portal.address.clone(), portal.port)));
+        portals.dedup();
+        let mut found: Option<Offer> = None;
+        let mut unusable = Vec::new();
+        for portal in portals.into_iter().take(MOST_PORTALS) {
+            match self.namespace(transport, &nqn, &portal) {
+                Ok(namespace) => {
+                    let offer = found.get_or_insert_with(|| of_namespace(transport, &namespace));
+                    offer.portals.push(portal);
+                }
+                Err(why) => unusable.push((portal.place(), why.0)),
+            }
+        }
+        match (found, unusable.first()) {
+            (Some(offer), _) => Ok(Offer { unusable, ..offer }),
+            (None, Some((_, why))) => Err(Why(why.clone())),
+            (None, None) => Err(Why(format!("the subsystem {nqn} has no portal for it"))),
+        }
+    }
+
+    fn subsystem(&self, there: &[&nvme::Offer], transport: Transport) -> Result<String, Why> {
+        let mut names: Vec<&str> = there.iter().map(|offer| offer.nqn.as_str()).collect();
+        names.sort_unstable();
+        names.dedup();
+        // lunet's own name of a target that is served both ways.
+        let wanted = self.address.name.as_ref().map(|name| match name.strip_prefix("iqn.") {
+            Some(rest) => format!("nqn.{rest}"),
+            None => name.clone(),
+        });
+        match (wanted, names.as_slice()) {
+            (Some(nqn), names) if names.contains(&nqn.as_str()) => Ok(nqn),
+            (Some(nqn), _) => Err(Why(format!(
+                "the server lists no subsystem {nqn} for this host over {transport}"
+            ))),
+            (None, [only]) => Ok((*only).to_owned()),
+            (None, []) => {
+                Err(Why(format!("the server lists no subsystem for this host over {transport}")))
+            }
+            (None, names) => Err(Why(format!(
+                "the address names no subsystem, and there are several: {}",
+                names.join(", ")
+            ))),
+        }
+    }
+
+    fn namespace(
+        &self,
+        transport: Transport,
+        nqn: &str,
+        portal: &Portal,
+    ) -> Result<nvme::Namespace, Why> {
+        let url = format!("{}://{}/{nqn}", transport.scheme(), portal.place());
+        let mut target = nvme::Target::parse(&url)?;
+        let is_lun = self.address.name.as_ref().is_some_and(|name| !name.starts_with("nqn."));
+        // lunet numbers namespaces from 1 on, in the order of the LUNs.
+        target.nsid = self.address.unit.map(|unit| if is_lun { unit + 1 } else { unit });
+        let secret = |text: &Option<Zeroizing<String>>| {
+            text.as_ref().map(|text| nvme::Secret::parse(nvme::Purpose::DhChap, text)).transpose()
+        };
+        target.secret = secret(&self.secrets.host)?;
+        target.controller_secret = secret(&self.secrets.controller)?;
+        Ok(nvme::inspect(&target, &self.nvme_login())?)
+    }
+}
+
+fn of_namespace(transport: Transport, namespace: &nvme::Namespace) -> Offer {
+    Offer {
+        transport,
+        name: namespace.subsystem.clone(),
+        unit: namespace.nsid,
+        disk: Disk {
+            vendor: String::new(),
+            product: namespace.model.clone(),
+            bytes: namespace.bytes(),
+            block_bytes: namespace.block_size,
+            read_only: namespace.read_only,
+        },
+        portals: Vec::new(),
+        unusable: Vec::new(),
+    }
+}
+
+/// `192.0.2.10:3260,1`, `[2001:db8::1]:4420`
+fn portal(text: &str) -> Option<Portal> {
+    let (place, tag) = match text.rsplit_once(',') {
+        Some((place, tag)) => (place, Some(tag.parse().ok()?)),
+        None => (text, None),
+    };
+    let (address, port) = place.rsplit_once(':')?;
+    let address = address.trim_start_matches('[').trim_end_matches(']');
+    let plain = |c: char| c.is_ascii_alphanumeric() || ".:-_%".contains(c);
+    let fine = !address.is_empty() && address.chars().all(plain);
+    fine.then(|| Some(Portal { address: address.to_owned(), port: port.parse().ok()?, tag }))?
+}
+
+/// The bytes of a UUID.
+fn uuid(text: &str) -> Option<[u8; 16]> {
+    let digits: String = text.trim().chars().filter(|c| *c != '-').collect();
+    let number = u128::from_str_radix(&digits, 16).ok().filter(|_| digits.len() == 32)?;
+    Some(number.to_be_bytes())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{Portal, portal, uuid};
+
+    #[test]
+    fn portals_are_read_as_targets_write_them() {
+        let made = |address: &str, port, tag| Some(Portal { address: address.into(), port, tag });
+        assert_eq!(portal("192.0.2.10:3260,1"), made("192.0.2.10", 3260, Some(1)));
+        assert_eq!(portal("[2001:db8::1]:4420"), made("2001:db8::1", 4420, None));
+        assert_eq!(portal("a b:3260,1"), None);
+        assert_eq!(portal("host;rm:3260,1"), None);
+        assert_eq!(portal("192.0.2.10"), None);
+    }
+
+    #[test]
+    fn a_host_identifier_has_the_order_of_its_digits() {
+        let id = uuid("0f01fb42-9f7f-4856-b0b3-51e60b8de349\n").expect("it is one");
+        assert_eq!((id[0], id[15]), (0x0f, 0x49));
+        assert_eq!(uuid("0f01"), None);
+    }
+}

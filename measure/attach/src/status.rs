@@ -1,0 +1,120 @@
+//! What is attached, and whether it is as it was set.
+
+use serde::Serialize;
+
+use crate::address::{Transport, place};
+use crate::disk;
+use crate::host;
+use crate::journal::{Attachment, State};
+use crate::server::Secrets;
+use crate::step::{Context, Step};
+use crate::system::System;
+
+/// A path.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct PathState {
+    /// Address and port of the portal.
+    pub portal: String,
+    /// `session3`, `nvme2`; nothing if there is none.
+    pub id: Option<String>,
+    /// The kernel's word, or `gone`.
+    pub state: String,
+    /// It carries I/O.
+    pub works: bool,
+}
+
+/// An attachment as it is.
+#[derive(Clone, Debug, Serialize)]
+pub struct Status {
+    /// By what it is known.
+    pub name: String,
+    /// The address that was given.
+    pub url: String,
+    /// The transport.
+    pub transport: Transport,
+    /// What it is for.
+    pub profile: crate::profile::Profile,
+    /// An attach or detach was interrupted.
+    pub interrupted: bool,
+    /// Its paths.
+    pub paths: Vec<PathState>,
+    /// Its file, if the disk is there.
+    pub device: Option<String>,
+    /// A name that stays the same.
+    pub disk: Option<String>,
+    /// Its size in bytes.
+    pub bytes: Option<u64>,
+    /// Where it is to be mounted.
+    pub mount: Option<String>,
+    /// Whether it is mounted.
+    pub mounted: bool,
+    /// What is not as it was set.
+    pub differs: Vec<String>,
+}
+
+impl Status {
+    /// Whether all of it is as it was set, and all paths work.
+    #[must_use]
+    pub fn is_fine(&self) -> bool {
+        !self.interrupted && self.differs.is_empty() && self.paths.iter().all(|path| path.works)
+    }
+}
+
+/// Looks at an attachment. Nothing is changed.
+#[must_use]
+pub fn status(system: &dyn System, attachment: &Attachment) -> Status {
+    let source = system.machine().source();
+    let (sessions, controllers) = (host::sessions(source), host::controllers(source));
+    let secrets = Secrets::default();
+    let cx = Context { system, secrets: &secrets, others: &[] };
+    let mut paths = Vec::new();
+    let mut found = None;
+    for step in &attachment.steps {
+        match step {
+            Step::Session { path } => {
+                let id = path.session(&sessions);
+                if let Some(session) = &id {
+                    let disk = disk::of_session(source, session, attachment.unit);
+                    let wwid = disk.as_ref().and_then(|disk| disk::wwid(source, disk));
+                    found = wwid.and_then(|wwid| disk::map_of(source, &wwid)).or(disk).or(found);
+                }
+                let state = sessions.iter().find(|session| Some(&session.id) == id.as_ref());
+                let state = state.map_or("gone", |session| session.state.as_str());
+                paths.push(path_state(path.place(), id, state, "LOGGED_IN"));
+            }
+            Step::Controller { path, .. } => {
+                let id = path.controller(&controllers);
+                let state = controllers.iter().find(|have| Some(&have.id) == id.as_ref());
+                let state = state.map_or("gone", |controller| controller.state.as_str());
+                found = found.or_else(|| disk::of_namespace(source, &path.nqn, attachment.unit));
+                paths.push(path_state(place(&path.address, path.port), id, state, "live"));
+            }
+            _ => {}
+        }
+    }
+    let sectors = found.as_ref().and_then(|name| source.int(&format!("/sys/block/{name}/size")));
+    let mount = attachment.mount.clone();
+    let mut differs: Vec<String> =
+        attachment.steps.iter().filter_map(|step| step.differs(&cx)).collect();
+    if found.is_none() {
+        differs.push("the disk is not there".to_owned());
+    }
+    Status {
+        name: attachment.name.clone(),
+        url: attachment.url.clone(),
+        transport: attachment.transport,
+        profile: attachment.profile,
+        interrupted: attachment.state != State::Attached,
+        paths,
+        device: found.as_ref().map(|name| disk::device(source, name)),
+        disk: found.as_ref().and_then(|name| disk::lasting_name(source, name)),
+        bytes: sectors.and_then(|count| u64::try_from(count).ok()).map(|count| count * 512),
+        mounted: mount.as_ref().is_some_and(|at| disk::mounted_at(source, at).is_some()),
+        mount,
+        differs,
+    }
+}
+
+fn path_state(portal: String, id: Option<String>, state: &str, good: &str) -> PathState {
+    PathState { portal, id, state: state.to_owned(), works: state == good }
+}

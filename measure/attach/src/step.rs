@@ -1,0 +1,744 @@
+//! A step: what it is, the commands that do it by hand, how it is done, and how it is taken back.
+//!
+//! Each step can be taken back whether it was done, done by half or not at all: what it finds decides.
+
+use lunet_host::apply::{self as tuner, Fault, Kept, Key, Machine};
+use lunet_host::source::Source;
+use serde::{Deserialize, Serialize};
+
+use crate::address::{Transport, place};
+use crate::disk;
+use crate::host::{self, ControllerFact, RECORDS, SessionFact, module};
+use crate::server::Secrets;
+use crate::system::{Call, System};
+
+/// What open-iscsi makes when it makes its first record.
+const FOLDERS: [&str; 4] =
+    ["/etc/iscsi/nodes", "/etc/iscsi/static", "/var/lib/iscsi/nodes", "/var/lib/iscsi/static"];
+/// How long a login may take: open-iscsi repeats it.
+const LOGIN: u64 = 130;
+/// A disk that is away holds what ends back.
+const ENDING: u64 = 90;
+
+/// A name and a value.
+pub type Setting = (String, String);
+
+/// A path to a target by open-iscsi: by this its record and its session are known.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Path {
+    /// Name of the target.
+    pub target: String,
+    /// Address of the portal.
+    pub address: String,
+    /// Port of the portal.
+    pub port: u16,
+    /// Portal group.
+    pub tag: u16,
+    /// `default` is TCP, `iser` is RDMA.
+    pub iface: String,
+}
+
+/// A path to a subsystem.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct NvmePath {
+    /// The transport.
+    pub transport: Transport,
+    /// The subsystem's NQN.
+    pub nqn: String,
+    /// Address of the portal.
+    pub address: String,
+    /// Port of the portal.
+    pub port: u16,
+}
+
+/// CHAP without its secrets.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Chap {
+    /// Who logs in.
+    pub user: String,
+    /// Who the target has to be.
+    pub target_user: Option<String>,
+}
+
+/// A step.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(tag = "step", rename_all = "kebab-case")]
+pub enum Step {
+    /// A module is loaded. It stays.
+    Module {
+        /// Its name.
+        name: String,
+    },
+    /// A file that is lunet's alone.
+    File {
+        /// Where.
+        path: String,
+        /// What is in it.
+        text: String,
+        /// Programs that take it over, also when it goes; whether they can is theirs.
+        reload: Vec<Call>,
+        /// Directories that had to be made for it, the innermost first.
+        made: Vec<String>,
+    },
+    /// A file with secrets that is lunet's alone, and whose text is in no journal.
+    Secret {
+        /// Where.
+        path: String,
+        /// HOSTNQN of the host with the secret.
+        host_nqn: String,
+        /// HOSTID of it.
+        host_id: String,
+        /// Paths that want the controller's proof.
+        paths: Vec<NvmePath>,
+    },
+    /// A line in a file of others.
+    Line {
+        /// Where.
+        path: String,
+        /// The line.
+        line: String,
+        /// Programs that take it over, also when it goes.
+        reload: Vec<Call>,
+        /// What it changed.
+        edit: Option<tuner::Step>,
+    },
+    /// A unit of systemd is started with the machine, and now if it is needed now.
+    Unit {
+        /// Its name.
+        unit: String,
+        /// Whether it is started now.
+        now: bool,
+        /// It was enabled.
+        enabled: bool,
+        /// It was active.
+        active: bool,
+    },
+    /// A record of open-iscsi.
+    Record {
+        /// Which.
+        path: Path,
+        /// What is set in it.
+        settings: Vec<Setting>,
+        /// CHAP, without secrets.
+        chap: Option<Chap>,
+        /// What was set in it, if it was there.
+        before: Option<Vec<Setting>>,
+        /// Directories of open-iscsi that were not there.
+        made: Vec<String>,
+    },
+    /// A session of open-iscsi.
+    Session {
+        /// Which.
+        path: Path,
+    },
+    /// A controller of the NVMe host.
+    Controller {
+        /// Which.
+        path: NvmePath,
+        /// Further options of `nvme connect`.
+        options: Vec<String>,
+        /// The file with its secrets.
+        config: Option<String>,
+    },
+    /// How paths of a subsystem are chosen, now; a rule of udev does it later.
+    Policy {
+        /// The subsystem.
+        nqn: String,
+        /// The policy.
+        policy: String,
+    },
+    /// One disk is made of several by dm-multipath.
+    Map {
+        /// The disks' WWID, as multipath has it.
+        wwid: String,
+        /// multipath has kept a list of WWIDs before.
+        listed: bool,
+    },
+    /// A file system is made. It stays.
+    MakeFileSystem {
+        /// On this device.
+        device: String,
+        /// `ext4`, `xfs`.
+        kind: String,
+    },
+    /// A directory.
+    Directory {
+        /// Which.
+        path: String,
+        /// It was not there.
+        made: bool,
+    },
+    /// A file system of /etc/fstab is mounted.
+    Mount {
+        /// Where.
+        directory: String,
+    },
+}
+
+/// What steps are done and taken back with.
+pub struct Context<'a> {
+    /// The machine.
+    pub system: &'a dyn System,
+    /// What is in no journal.
+    pub secrets: &'a Secrets,
+    /// Steps of other attachments.
+    pub others: &'a [Step],
+}
+
+impl Context<'_> {
+    fn source(&self) -> &dyn Source {
+        self.system.machine().source()
+    }
+
+    fn machine(&self) -> &dyn Machine {
+        self.system.machine()
+    }
+
+    /// The step of another attachment that is about the same thing: a session, a record, a controller, a unit. It knows
+    /// what was there before both; whoever is detached last takes it back.
+    pub(crate) fn twin(&self, step: &Step) -> Option<&Step> {
+        self.others.iter().find(|other| match (other, step) {
+            (Step::Record { path, .. }, Step::Record { path: own, .. })
+            | (Step::Session { path }, Step::Session { path: own }) => path == own,
+            (Step::Controller { path, .. }, Step::Controller { path: own, .. }) => path == own,
+            (Step::Unit { unit, .. }, Step::Unit { unit: own, .. }) => unit == own,
+            (Step::Map { wwid, .. }, Step::Map { wwid: own, .. }) => wwid == own,
+            _ => false,
+        })
+    }
+
+    /// Runs programs whose failure harms nothing that a restart does not mend.
+    fn reload(&self, calls: &[Call]) {
+        for call in calls {
+            let _ = self.system.run(call);
+        }
+    }
+}
+
+impl Step {
+    /// A file of ours.
+    #[must_use]
+    pub fn file(path: &str, text: String, reload: Vec<Call>) -> Self {
+        Self::File { path: path.to_owned(), text, reload, made: Vec::new() }
+    }
+
+    /// Notes what everything is before the step. Changes nothing.
+    ///
+    /// # Errors
+    /// It cannot be read, or something is in the way.
+    pub fn prepare(&mut self, cx: &Context<'_>) -> Result<(), Fault> {
+        if let Some(twin) = cx.twin(self) {
+            self.inherit(twin);
+            return Ok(());
+        }
+        match self {
+            Self::File { path, made, .. } => {
+                if cx.machine().get(path)?.is_some() {
+                    return Err(Fault(format!(
+                        "{path} is there already: look at it, and remove it"
+                    )));
+                }
+                let above = path.match_indices('/').map(|(at, _)| path[..at].to_owned()).skip(1);
+                *made = above.filter(|folder| cx.source().list(folder).is_none()).collect();
+                made.reverse();
+            }
+            Self::Line { path, line, edit, .. } => {
+                let change =
+                    |text: &str| tuner::set(text, vec![(Key::Start(line.clone()), line.clone())]);
+                *edit = Some(tuner::Step::edit(cx.machine(), path, change)?);
+            }
+            Self::Unit { unit, enabled, active, .. } => {
+                let is =
+                    |what| cx.system.start(&Call::new(&format!("systemctl {what} --quiet {unit}")));
+                *enabled = is("is-enabled")?.code == 0;
+                *active = is("is-active")?.code == 0;
+            }
+            Self::Record { path, settings, chap, before, made } => {
+                *made = FOLDERS.map(str::to_owned).into();
+                made.retain(|folder| cx.source().list(folder).is_none());
+                *before = match record_file(cx.source(), path) {
+                    None => None,
+                    Some(_) if chap.is_some() => {
+                        return Err(Fault(format!(
+                            "open-iscsi has a record of {} already, and what it has of CHAP would be lost: `{}` removes it",
+                            path.target,
+                            path.call("delete")
+                        )));
+                    }
+                    Some(file) => {
+                        Some(kept(&cx.source().read(&file).unwrap_or_default(), settings))
+                    }
+                };
+            }
+            Self::Directory { path, made } => *made = cx.source().list(path).is_none(),
+            _ => {}
+        }
+        Ok(())
+    }
+
+    /// Takes over what was there before another attachment did the same.
+    fn inherit(&mut self, twin: &Self) {
+        match (self, twin) {
+            (
+                Self::Record { before, made, .. },
+                Self::Record { before: first, made: folders, .. },
+            ) => {
+                before.clone_from(first);
+                made.clone_from(folders);
+            }
+            (Self::Map { listed, .. }, Self::Map { listed: first, .. }) => *listed = *first,
+            (Self::Unit { enabled, active, .. }, Self::Unit { enabled: on, active: now, .. }) => {
+                (*enabled, *active) = (*on, *now);
+            }
+            _ => {}
+        }
+    }
+
+    /// Does it. What is done already by another attachment is left as it is.
+    ///
+    /// # Errors
+    /// A program fails, or the system refuses; it may be half done then.
+    pub fn run(&self, cx: &Context<'_>) -> Result<(), Fault> {
+        let run = |call: &Call| cx.system.run(call).map(drop);
+        match self {
+            Self::File { path, text, reload, .. } => {
+                cx.machine()
+                    .put(path, Some(&Kept { bytes: text.clone().into_bytes(), mode: 0o644 }))?;
+                cx.reload(reload);
+                Ok(())
+            }
+            Self::Secret { path, .. } => {
+                let bytes = self.secret_text(cx.secrets).into_bytes();
+                cx.machine().put(path, Some(&Kept { bytes, mode: 0o600 }))
+            }
+            Self::Line { edit, reload, .. } => {
+                edit.as_ref().map_or(Ok(()), |edit| edit.run(cx.machine()))?;
+                cx.reload(reload);
+                Ok(())
+            }
+            Self::Record { path, settings, chap, before, .. } => {
+                if before.is_none() && cx.twin(self).is_none() {
+                    run(&path.call("new"))?;
+                }
+                run(&path.update(settings))?;
+                chap.as_ref().map_or(Ok(()), |chap| give_secrets(cx, path, chap))
+            }
+            Self::Session { path } if path.session(&host::sessions(cx.source())).is_some() => {
+                Ok(())
+            }
+            Self::Controller { path, .. }
+                if path.controller(&host::controllers(cx.source())).is_some() =>
+            {
+                Ok(())
+            }
+            Self::Policy { nqn, policy } => match disk::policy_file(cx.source(), nqn) {
+                Some(file) => cx.machine().write(&file, policy),
+                None => Err(Fault(format!("the kernel shows no subsystem {nqn}"))),
+            },
+            Self::Directory { made: false, .. } => Ok(()),
+            Self::Directory { path, .. } => cx.system.make_directory(path),
+            _ => self.calls().iter().try_for_each(run),
+        }
+    }
+
+    /// Takes it back, as far as it is there. Gives what stays because somebody has changed it since.
+    ///
+    /// # Errors
+    /// A program fails, or the system refuses.
+    pub fn undo(&self, cx: &Context<'_>) -> Result<Vec<String>, Fault> {
+        if cx.twin(self).is_some() {
+            return Ok(Vec::new());
+        }
+        let run = |call: Call| cx.system.run(&call).map(drop);
+        match self {
+            Self::Module { .. } | Self::Policy { .. } | Self::MakeFileSystem { .. } => {}
+            Self::File { path, text, reload, made } => {
+                let kept = file_away(cx, path, text)?;
+                made.iter().for_each(|folder| cx.machine().prune(folder));
+                cx.reload(reload);
+                return Ok(kept);
+            }
+            Self::Secret { path, .. } => cx.machine().put(path, None)?,
+            Self::Line { edit: Some(edit), reload, .. } => {
+                let kept = edit.undo(cx.machine())?;
+                cx.reload(reload);
+                return Ok(kept);
+            }
+            Self::Line { .. } => {}
+            Self::Unit { unit, now, enabled, active } => {
+                if !enabled {
+                    run(Call::new("systemctl disable --quiet").with([unit]))?;
+                }
+                if *now && !active {
+                    run(Call::new("systemctl stop").with([unit]).within(ENDING))?;
+                }
+            }
+            Self::Record { path, before, made, .. } => {
+                record_away(cx, path, before.as_deref())?;
+                made.iter().for_each(|folder| cx.machine().prune(folder));
+            }
+            Self::Session { path } => {
+                if path.session(&host::sessions(cx.source())).is_some() {
+                    run(path.node().with(["--logout"]).within(ENDING))?;
+                }
+            }
+            Self::Controller { path, .. } => {
+                if let Some(id) = path.controller(&host::controllers(cx.source())) {
+                    run(Call::new("nvme disconnect -d").with([id]).within(ENDING))?;
+                }
+            }
+            Self::Map { wwid, listed } => map_away(cx, wwid, *listed)?,
+            Self::Directory { path, made: true } => cx.machine().prune(path),
+            Self::Directory { .. } => {}
+            Self::Mount { directory } => {
+                if disk::mounted_at(cx.source(), directory).is_some() {
+                    run(Call::new("umount").with([directory]).within(ENDING))?;
+                }
+            }
+        }
+        Ok(Vec::new())
+    }
+
+    /// What is not as it was set, in words; nothing if it holds.
+    #[must_use]
+    pub fn differs(&self, cx: &Context<'_>) -> Option<String> {
+        let source = cx.source();
+        match self {
+            Self::File { path, text, .. } => match source.read(path) {
+                None => Some(format!("{path} is gone")),
+                Some(have) => (have != *text).then(|| format!("{path} was changed")),
+            },
+            Self::Secret { path, .. } => source
+                .read(path)
+                .is_none()
+                .then(|| format!("{path} is gone, or not for this user to read")),
+            Self::Line { path, line, .. } => {
+                let there =
+                    source.read(path).is_some_and(|text| text.lines().any(|have| have == line));
+                (!there).then(|| format!("{path} has no line `{line}` any more"))
+            }
+            Self::Record { path, settings, .. } => record_differs(source, path, settings),
+            Self::Session { path } => match path.session(&host::sessions(source)) {
+                None => Some(format!("there is no session with {}", path.place())),
+                Some(_) => None,
+            },
+            Self::Controller { path, .. } => match path.controller(&host::controllers(source)) {
+                None => {
+                    Some(format!("there is no controller at {}", place(&path.address, path.port)))
+                }
+                Some(_) => None,
+            },
+            Self::Policy { nqn, policy } => {
+                let now = disk::policy_file(source, nqn).and_then(|file| source.text(&file));
+                let differs = now.as_ref().is_some_and(|now| now != policy);
+                differs.then(|| {
+                    format!("iopolicy is {}, and {policy} was set", now.unwrap_or_default())
+                })
+            }
+            Self::Mount { directory } => {
+                let there = disk::mounted_at(source, directory).is_some();
+                (!there).then(|| format!("nothing is mounted at {directory}"))
+            }
+            Self::Unit { unit, .. } => {
+                let is =
+                    cx.system.start(&Call::new(&format!("systemctl is-enabled --quiet {unit}")));
+                let off = is.is_ok_and(|ran| ran.code != 0);
+                off.then(|| format!("{unit} is not started with the machine"))
+            }
+            Self::Module { .. }
+            | Self::Map { .. }
+            | Self::MakeFileSystem { .. }
+            | Self::Directory { .. } => None,
+        }
+    }
+
+    /// What it does, in words.
+    #[must_use]
+    pub fn what(&self) -> String {
+        match self {
+            Self::Module { name } => format!("load the module {name}"),
+            Self::File { path, .. } => format!("write {path}"),
+            Self::Secret { path, .. } => format!("write the secrets to {path}, for root only"),
+            Self::Line { path, .. } => format!("add a line to {path}"),
+            Self::Unit { unit, .. } => format!("have systemd start {unit} with the machine"),
+            Self::Record { path, chap, .. } => {
+                let chap = chap
+                    .as_ref()
+                    .map(|chap| format!(", with the secret of the CHAP user {}", chap.user));
+                format!("record the target at {}{}", path.place(), chap.unwrap_or_default())
+            }
+            Self::Session { path } => format!("log in at {}", path.place()),
+            Self::Controller { path, .. } => {
+                format!("connect to {}", place(&path.address, path.port))
+            }
+            Self::Policy { policy, .. } => format!("choose among the paths by {policy}"),
+            Self::Map { .. } => "make one disk of the paths".to_owned(),
+            Self::MakeFileSystem { device, kind } => {
+                format!("make an {kind} file system on {device}")
+            }
+            Self::Directory { path, .. } => format!("make the directory {path}"),
+            Self::Mount { directory } => format!("mount it at {directory}"),
+        }
+    }
+
+    /// The commands that do the same by hand.
+    #[must_use]
+    pub fn calls(&self) -> Vec<Call> {
+        match self {
+            Self::Module { name } => vec![Call::new("modprobe").with([name])],
+            Self::File { reload, .. } | Self::Line { reload, .. } => reload.clone(),
+            Self::Unit { unit, now, .. } => {
+                let enable = if *now {
+                    "systemctl enable --quiet --now"
+                } else {
+                    "systemctl enable --quiet"
+                };
+                vec![Call::new(enable).with([unit])]
+            }
+            Self::Record { path, settings, .. } => vec![path.call("new"), path.update(settings)],
+            Self::Session { path } => vec![path.node().with(["--login"]).within(LOGIN)],
+            Self::Controller { path, options, config } => {
+                vec![path.connect(options, config.as_deref())]
+            }
+            Self::Map { wwid, .. } => {
+                vec![Call::new("multipath -a").with([wwid]), Call::new("multipathd reconfigure")]
+            }
+            Self::MakeFileSystem { device, kind } => {
+                vec![Call::new(&format!("mkfs.{kind} -q")).with([device]).within(600)]
+            }
+            Self::Directory { path, .. } => vec![Call::new("mkdir -p").with([path])],
+            Self::Mount { directory } => vec![Call::new("mount").with([directory]).within(ENDING)],
+            Self::Secret { .. } | Self::Policy { .. } => Vec::new(),
+        }
+    }
+
+    /// What it writes into a file, without secrets.
+    #[must_use]
+    pub fn text(&self) -> Option<(&str, &str)> {
+        match self {
+            Self::File { path, text, .. } => Some((path, text)),
+            Self::Line { path, line, .. } => Some((path, line)),
+            _ => None,
+        }
+    }
+
+    /// The file of secrets of nvme-cli.
+    fn secret_text(&self, secrets: &Secrets) -> String {
+        let Self::Secret { host_nqn, host_id, paths, .. } = self else { return String::new() };
+        let text = |secret: &Option<zeroize::Zeroizing<String>>| {
+            secret.as_ref().map(|secret| secret.as_str().to_owned())
+        };
+        let ports: Vec<serde_json::Value> = paths
+            .iter()
+            .map(|path| {
+                serde_json::json!({
+                    "transport": path.kind(), "traddr": path.address, "trsvcid": path.port.to_string(),
+                    "dhchap_key": text(&secrets.host), "dhchap_ctrl_key": text(&secrets.controller),
+                })
+            })
+            .collect();
+        let nqn = paths.first().map(|path| path.nqn.as_str());
+        let mut host = serde_json::json!([{
+            "hostnqn": host_nqn, "hostid": host_id, "dhchap_key": text(&secrets.host),
+            "subsystems": [{ "nqn": nqn, "ports": ports }],
+        }]);
+        without_nulls(&mut host);
+        format!("{host:#}\n")
+    }
+}
+
+fn without_nulls(value: &mut serde_json::Value) {
+    match value {
+        serde_json::Value::Object(map) => {
+            map.retain(|_, value| !value.is_null());
+            map.values_mut().for_each(without_nulls);
+        }
+        serde_json::Value::Array(list) => list.iter_mut().for_each(without_nulls),
+        _ => {}
+    }
+}
+
+/// The WWIDs that multipath makes disks of: multipathd makes the file when it first sees a disk.
+pub const WWIDS: &str = "/etc/multipath/wwids";
+
+impl Path {
+    /// Address and port.
+    #[must_use]
+    pub fn place(&self) -> String {
+        place(&self.address, self.port)
+    }
+
+    fn node(&self) -> Call {
+        let portal = format!("{},{}", self.place(), self.tag);
+        Call::new("iscsiadm -m node -T")
+            .with([&self.target, "-p", &portal, "-I", &self.iface].map(|s: &str| s))
+    }
+
+    fn call(&self, operation: &str) -> Call {
+        self.node().with(["-o", operation])
+    }
+
+    fn update(&self, settings: &[Setting]) -> Call {
+        let words = settings.iter().flat_map(|(name, value)| ["-n", name, "-v", value]);
+        self.call("update").with(words)
+    }
+
+    /// The session, if there is one.
+    #[must_use]
+    pub fn session(&self, sessions: &[SessionFact]) -> Option<String> {
+        let same = |session: &&SessionFact| {
+            session.target == self.target
+                && session.address == self.address
+                && session.port == self.port
+                && session.iface == self.iface
+        };
+        sessions.iter().find(same).map(|session| session.id.clone())
+    }
+}
+
+impl NvmePath {
+    /// `tcp`, `rdma`.
+    #[must_use]
+    pub const fn kind(&self) -> &'static str {
+        if self.transport.is_rdma() { "rdma" } else { "tcp" }
+    }
+
+    /// The module of the transport.
+    #[must_use]
+    pub const fn module(&self) -> &'static str {
+        module(self.transport)
+    }
+
+    /// The command that connects.
+    #[must_use]
+    pub fn connect(&self, options: &[String], config: Option<&str>) -> Call {
+        let port = self.port.to_string();
+        let place = ["-t", self.kind(), "-a", &self.address, "-s", &port, "-n", &self.nqn];
+        let config = config.map(|config| format!("--config={config}"));
+        Call::new("nvme connect").with(place).with(options).with(config).within(60)
+    }
+
+    /// The controller, if there is one.
+    #[must_use]
+    pub fn controller(&self, controllers: &[ControllerFact]) -> Option<String> {
+        let same = |controller: &&ControllerFact| {
+            controller.nqn == self.nqn
+                && controller.transport == self.kind()
+                && controller.address == self.address
+                && controller.port == self.port
+        };
+        controllers.iter().find(same).map(|controller| controller.id.clone())
+    }
+}
+
+/// The file of a record.
+fn record_file(source: &dyn Source, path: &Path) -> Option<String> {
+    for root in RECORDS {
+        let folder = format!("{root}/{}", path.target);
+        let start = format!("{},{},", path.address, path.port);
+        for name in source.names(&folder).into_iter().filter(|name| name.starts_with(&start)) {
+            let file = format!("{folder}/{name}/{}", path.iface);
+            if source.read(&file).is_some() {
+                return Some(file);
+            }
+        }
+    }
+    None
+}
+
+/// Lines `name = value` of a record.
+fn value_of<'a>(text: &'a str, name: &str) -> Option<&'a str> {
+    text.lines().find_map(|line| {
+        let (have, value) = line.split_once('=')?;
+        (have.trim() == name).then(|| value.trim())
+    })
+}
+
+/// What a record has of these settings.
+fn kept(text: &str, settings: &[Setting]) -> Vec<Setting> {
+    let of = |(name, _): &Setting| Some((name.clone(), value_of(text, name)?.to_owned()));
+    settings.iter().filter_map(of).collect()
+}
+
+fn record_differs(source: &dyn Source, path: &Path, settings: &[Setting]) -> Option<String> {
+    let file = record_file(source, path);
+    let Some(text) = file.and_then(|file| source.read(&file)) else {
+        return Some(format!("open-iscsi has no record of the target at {}", path.place()));
+    };
+    let other = settings
+        .iter()
+        .find(|(name, value)| value_of(&text, name).is_some_and(|have| have != value));
+    other.map(|(name, value)| {
+        let have = value_of(&text, name).unwrap_or_default();
+        format!("{name} is {have} in the record of {}, and {value} was set", path.place())
+    })
+}
+
+/// Puts secrets into a record: as arguments of `iscsiadm` everybody could read them.
+fn give_secrets(cx: &Context<'_>, path: &Path, chap: &Chap) -> Result<(), Fault> {
+    let lost =
+        || Fault(format!("open-iscsi keeps its record of {} in an unknown place", path.target));
+    let file = record_file(cx.source(), path).ok_or_else(lost)?;
+    let kept = cx.machine().get(&file)?.ok_or_else(lost)?;
+    let mut text = String::from_utf8(kept.bytes).map_err(|_| lost())?;
+    let mut set = |name: &str, value: &str| {
+        let name = format!("node.session.auth.{name}");
+        let rest: Vec<&str> = text
+            .lines()
+            .filter(|line| line.split_once('=').is_none_or(|(have, _)| have.trim() != name))
+            .collect();
+        let end = rest.iter().rposition(|line| line.starts_with("# END")).unwrap_or(rest.len());
+        let line = format!("{name} = {value}");
+        let (before, after) = rest.split_at(end);
+        text = [before, &[line.as_str()], after].concat().join("\n") + "\n";
+    };
+    set("authmethod", "CHAP");
+    set("username", &chap.user);
+    set("password", cx.secrets.chap.as_ref().map_or("", |secret| secret));
+    if let Some(user) = &chap.target_user {
+        set("username_in", user);
+        set("password_in", cx.secrets.target.as_ref().map_or("", |secret| secret));
+    }
+    cx.machine().put(&file, Some(&Kept { bytes: text.into_bytes(), mode: 0o600 }))
+}
+
+fn record_away(cx: &Context<'_>, path: &Path, before: Option<&[Setting]>) -> Result<(), Fault> {
+    if record_file(cx.source(), path).is_none() {
+        return Ok(());
+    }
+    let call = match before {
+        None => path.call("delete"),
+        Some([]) => return Ok(()),
+        Some(before) => path.update(before),
+    };
+    cx.system.run(&call).map(drop)
+}
+
+/// Removes a file of ours, unless somebody has changed it.
+fn file_away(cx: &Context<'_>, path: &str, text: &str) -> Result<Vec<String>, Fault> {
+    cx.machine().tidy(path)?;
+    match cx.machine().get(path)? {
+        None => Ok(Vec::new()),
+        Some(have) if have.bytes == text.as_bytes() => {
+            cx.machine().put(path, None).map(|()| Vec::new())
+        }
+        Some(_) => Ok(vec![format!(
+            "{path} was changed since, and stays: remove it if you do not need it"
+        )]),
+    }
+}
+
+fn map_away(cx: &Context<'_>, wwid: &str, listed: bool) -> Result<(), Fault> {
+    if disk::map_of(cx.source(), wwid).is_some() {
+        cx.system.run(&Call::new("multipath -f").with([wwid]).within(ENDING))?;
+    }
+    if cx.source().read(WWIDS).is_some_and(|text| text.contains(wwid)) {
+        cx.system.run(&Call::new("multipath -w").with([wwid]))?;
+    }
+    let empty =
+        |text: &str| text.lines().all(|line| line.starts_with('#') || line.trim().is_empty());
+    if !listed && cx.source().read(WWIDS).is_some_and(|text| empty(&text)) {
+        cx.machine().put(WWIDS, None)?;
+    }
+    Ok(())
+}

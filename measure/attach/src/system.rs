@@ -1,0 +1,225 @@
+//! The machine that is attached: its files, its programs and its devices.
+
+use std::fmt;
+use std::fs::{self, File};
+use std::io::{self, Read, Seek, SeekFrom};
+use std::process::{Child, Stdio};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use lunet_host::apply::{Fault, LiveMachine, Machine};
+use serde::{Deserialize, Serialize};
+
+/// So much of each end of a device is looked at, in bytes.
+const ENDS: u64 = 1 << 20;
+
+/// Most of the output of a program that is kept, in bytes.
+const LONGEST: u64 = 1 << 20;
+
+/// A program with its arguments.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Call {
+    /// The program.
+    pub program: String,
+    /// Its arguments.
+    pub args: Vec<String>,
+    /// How long it may take, in seconds.
+    pub limit: u64,
+}
+
+impl Call {
+    /// A program with these arguments, which are separated by spaces, and half a minute.
+    #[must_use]
+    pub fn new(line: &str) -> Self {
+        let mut words = line.split_whitespace().map(str::to_owned);
+        Self { program: words.next().unwrap_or_default(), args: words.collect(), limit: 30 }
+    }
+
+    /// The same with further arguments, which may have spaces.
+    #[must_use]
+    pub fn with<T: ToString>(mut self, args: impl IntoIterator<Item = T>) -> Self {
+        self.args.extend(args.into_iter().map(|arg| arg.to_string()));
+        self
+    }
+
+    /// The same with another time limit, in seconds.
+    #[must_use]
+    pub const fn within(mut self, limit: u64) -> Self {
+        self.limit = limit;
+        self
+    }
+}
+
+/// As it can be typed into a shell.
+impl fmt::Display for Call {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.program)?;
+        for arg in &self.args {
+            let plain = |c: char| c.is_ascii_alphanumeric() || "-_=+./:,@%".contains(c);
+            match !arg.is_empty() && arg.chars().all(plain) {
+                true => write!(f, " {arg}")?,
+                false => write!(f, " '{}'", arg.replace('\'', r"'\''"))?,
+            }
+        }
+        Ok(())
+    }
+}
+
+/// What came of a program.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Ran {
+    /// Its exit code.
+    pub code: i32,
+    /// Standard output.
+    pub out: String,
+    /// Standard error.
+    pub err: String,
+}
+
+/// A machine that can be attached.
+pub trait System {
+    /// Its files and those of its kernel.
+    fn machine(&self) -> &dyn Machine;
+
+    /// Runs a program to its end, whatever its exit code is.
+    ///
+    /// # Errors
+    /// It is not there, or takes longer than it may.
+    fn start(&self, call: &Call) -> Result<Ran, Fault>;
+
+    /// Makes a directory, with those above it.
+    ///
+    /// # Errors
+    /// The system refuses.
+    fn make_directory(&self, path: &str) -> Result<(), Fault>;
+
+    /// Whether the first and the last MiB of a device hold nothing but zeros.
+    ///
+    /// # Errors
+    /// It cannot be read.
+    fn is_blank(&self, device: &str) -> Result<bool, Fault>;
+
+    /// Waits a moment for something that comes by itself; false if it has been waited long enough.
+    fn wait(&self, since: Instant, limit: Duration) -> bool;
+
+    /// Runs a program that has to succeed, and gives its output.
+    ///
+    /// # Errors
+    /// It fails; the fault has what it said.
+    fn run(&self, call: &Call) -> Result<String, Fault> {
+        let ran = self.start(call)?;
+        if ran.code == 0 {
+            return Ok(ran.out);
+        }
+        let told: Vec<&str> = ran
+            .err
+            .lines()
+            .chain(ran.out.lines())
+            .map(str::trim_end)
+            .filter(|line| !line.is_empty())
+            .collect();
+        let told = if told.is_empty() { "it said nothing".to_owned() } else { told.join("\n    ") };
+        Err(Fault(format!("`{call}` failed with exit code {}:\n    {told}", ran.code)))
+    }
+}
+
+/// The machine that this runs on.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Live;
+
+impl System for Live {
+    fn machine(&self) -> &dyn Machine {
+        &LiveMachine
+    }
+
+    fn start(&self, call: &Call) -> Result<Ran, Fault> {
+        let path = std::env::var("PATH").unwrap_or_default();
+        let mut child = std::process::Command::new(&call.program)
+            .args(&call.args)
+            .env("LC_ALL", "C")
+            .env("PATH", format!("{path}:/usr/local/sbin:/usr/sbin:/sbin"))
+            .stdin(Stdio::null())
+            .stdout(Stdio::piped())
+            .stderr(Stdio::piped())
+            .spawn()
+            .map_err(|error| {
+                Fault(format!("`{}` cannot be run: {}", call.program, words(&error)))
+            })?;
+        let out = child.stdout.take().map(collect);
+        let err = child.stderr.take().map(collect);
+        let code = wait(&mut child, call)?;
+        let text = |reader: Option<thread::JoinHandle<Vec<u8>>>| {
+            let bytes = reader.and_then(|reader| reader.join().ok()).unwrap_or_default();
+            String::from_utf8_lossy(&bytes).into_owned()
+        };
+        Ok(Ran { code, out: text(out), err: text(err) })
+    }
+
+    fn make_directory(&self, path: &str) -> Result<(), Fault> {
+        fs::create_dir_all(path)
+            .map_err(|error| Fault(format!("{path} cannot be made: {}", words(&error))))
+    }
+
+    fn is_blank(&self, device: &str) -> Result<bool, Fault> {
+        blank(device).map_err(|error| Fault(format!("{device} cannot be read: {}", words(&error))))
+    }
+
+    fn wait(&self, since: Instant, limit: Duration) -> bool {
+        thread::sleep(Duration::from_millis(100));
+        since.elapsed() < limit
+    }
+}
+
+fn collect(pipe: impl Read + Send + 'static) -> thread::JoinHandle<Vec<u8>> {
+    thread::spawn(move || {
+        let mut bytes = Vec::new();
+        // What cannot be read is missing in a message only.
+        let _ = pipe.take(LONGEST).read_to_end(&mut bytes);
+        bytes
+    })
+}
+
+/// The exit code of a program that ends in time.
+fn wait(child: &mut Child, call: &Call) -> Result<i32, Fault> {
+    let since = Instant::now();
+    loop {
+        match child.try_wait() {
+            Ok(Some(status)) => return Ok(status.code().unwrap_or(-1)),
+            Ok(None) if since.elapsed() < Duration::from_secs(call.limit) => {
+                thread::sleep(Duration::from_millis(5));
+            }
+            _ => {
+                let _ = child.kill();
+                let _ = child.wait();
+                return Err(Fault(format!(
+                    "`{call}` did not end within {} s, and was killed",
+                    call.limit
+                )));
+            }
+        }
+    }
+}
+
+fn blank(device: &str) -> io::Result<bool> {
+    let mut file = File::open(device)?;
+    let len = file.seek(SeekFrom::End(0))?;
+    let mut bytes = Vec::new();
+    for start in [0, len.saturating_sub(ENDS)] {
+        file.seek(SeekFrom::Start(start))?;
+        bytes.clear();
+        Read::by_ref(&mut file).take(ENDS).read_to_end(&mut bytes)?;
+        if bytes.iter().any(|byte| *byte != 0) {
+            return Ok(false);
+        }
+    }
+    Ok(true)
+}
+
+/// An error of the operating system's in words, without its number.
+fn words(error: &io::Error) -> String {
+    let text = error.to_string();
+    let plain = text.split(" (os error").next().unwrap_or_default();
+    let mut letters = plain.chars();
+    let first = letters.next().map(|letter| letter.to_lowercase().to_string());
+    first.unwrap_or_default() + letters.as_str()
+}

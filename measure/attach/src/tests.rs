@@ -1,0 +1,436 @@
+//! Plans, and what becomes of them on a machine in memory.
+
+use proptest::prelude::*;
+use zeroize::Zeroizing;
+
+use crate::address::{Address, AddressError, Transport};
+use crate::attach::{AttachError, attach};
+use crate::detach::detach;
+use crate::fake::{Disk as Content, Fake};
+use crate::host::Host;
+use crate::journal::{self, STATE, State};
+use crate::plan::{FileSystem, Options, Plan, Refusal, plan};
+use crate::profile::Profile;
+use crate::script::{Platform, script};
+use crate::server::{Disk, Offer, Portal, Secrets, Server};
+use crate::status::status;
+use crate::system::System;
+use crate::{Fault, page};
+
+const IQN: &str = "iqn.2026-11.local.lunet:lab";
+const NQN: &str = "nqn.2026-11.local.lunet:lab";
+const SECRET: &str = "a-secret-of-lab-1";
+const KEY: &str = "DHHC-1:01:c2VjcmV0c2VjcmV0c2VjcmV0c2VjcmV0c2VjcmV0:";
+
+fn address(text: &str) -> Address {
+    Address::parse(text).expect("an address")
+}
+
+fn offer(transport: Transport, portals: usize) -> Offer {
+    let portal = |number: usize| Portal {
+        address: format!("192.0.2.{number}"),
+        port: if transport.is_nvme() { 4420 } else { 3260 },
+        tag: (!transport.is_nvme()).then_some(1),
+    };
+    Offer {
+        transport,
+        name: if transport.is_nvme() { NQN } else { IQN }.to_owned(),
+        unit: u32::from(transport.is_nvme()),
+        disk: Disk {
+            vendor: "LUNET".into(),
+            product: "VIRTUAL DISK".into(),
+            bytes: 1 << 26,
+            block_bytes: 512,
+            read_only: false,
+        },
+        portals: (1..=portals).map(portal).collect(),
+        unusable: Vec::new(),
+    }
+}
+
+fn server(offers: Vec<Offer>) -> Server {
+    Server { offers, refused: Vec::new() }
+}
+
+fn mounted() -> Options {
+    Options {
+        mount: Some("/srv/a b".into()),
+        mkfs: Some(FileSystem::Ext4),
+        nvme_secret: true,
+        ..Options::default()
+    }
+}
+
+fn secrets() -> Secrets {
+    let text = |text: &str| Some(Zeroizing::new(text.to_owned()));
+    Secrets {
+        chap: text(SECRET),
+        target: text("another-secret-1"),
+        host: text(KEY),
+        controller: None,
+    }
+}
+
+/// A plan for the fake machine as it is.
+fn planned(fake: &Fake, transport: Transport, portals: usize, options: &Options) -> Plan {
+    let url = match transport {
+        Transport::Iscsi => format!("iscsi://joe@192.0.2.1/{IQN}/0?target_user=nas"),
+        _ => format!("{}://192.0.2.1/{NQN}", transport.scheme()),
+    };
+    let host = Host::look(fake);
+    plan(&address(&url), &host, &server(vec![offer(transport, portals)]), options, &[])
+        .expect("a plan")
+}
+
+fn there(fake: &Fake) -> Vec<journal::Attachment> {
+    journal::all(fake, STATE).expect("journals")
+}
+
+/// Detaches all.
+fn clear(fake: &Fake) -> Result<Vec<String>, Fault> {
+    let mut all = there(fake);
+    let mut kept = Vec::new();
+    while let Some(mut last) = all.pop() {
+        kept.extend(detach(fake, &mut last, &all, STATE)?);
+    }
+    Ok(kept)
+}
+
+const CASES: [(Transport, usize); 4] = [
+    (Transport::Iscsi, 1),
+    (Transport::Iscsi, 2),
+    (Transport::NvmeTcp, 1),
+    (Transport::NvmeTcp, 2),
+];
+
+#[test]
+fn what_is_attached_is_as_it_was_set_and_detach_restores_everything() {
+    for (transport, portals) in CASES {
+        let fake = Fake::new();
+        let before = fake.state();
+        let plan = planned(&fake, transport, portals, &mounted());
+        let done = attach(&fake, &plan, &secrets(), &[], STATE).expect("attached");
+        assert_eq!(done.attachment.state, State::Attached);
+        let state = status(&fake, &done.attachment);
+        assert!(state.is_fine() && state.mounted, "{state:?}");
+        assert_eq!(state.paths.len(), portals);
+        assert!(page::status(&[state]).contains("as it was set"));
+        let fstab = fake.tree.borrow();
+        let fstab = lunet_host::source::Source::read(&*fstab, "/etc/fstab").expect("fstab");
+        assert!(fstab.contains("UUID=u-1 /srv/a\\040b ext4 _netdev,nofail 0 2\n"), "{fstab}");
+        assert_eq!(clear(&fake), Ok(Vec::new()));
+        assert_eq!(fake.state(), before, "{transport}");
+    }
+}
+
+#[test]
+fn secrets_are_in_no_journal_on_no_command_line_and_in_no_plan() {
+    for (transport, portals) in CASES {
+        let fake = Fake::new();
+        let plan = planned(&fake, transport, portals, &mounted());
+        attach(&fake, &plan, &secrets(), &[], STATE).expect("attached");
+        let journals: Vec<String> =
+            fake.tree.borrow().entries().filter(|entry| entry.starts_with(STATE)).collect();
+        assert_eq!(journals.len(), 1);
+        let shown = [
+            lunet_host::source::Source::read(&fake, &journals[0]).expect("a journal"),
+            fake.ran.borrow().join("\n"),
+            page::plan(&plan),
+            serde_json::to_string(&plan).expect("JSON"),
+        ];
+        for text in shown {
+            assert!(
+                !text.contains(SECRET) && !text.contains("another-secret") && !text.contains(KEY),
+                "{text}"
+            );
+        }
+        // But they are where the initiators want them.
+        let all = fake.state();
+        assert!(all.contains(if transport.is_nvme() { KEY } else { SECRET }));
+    }
+}
+
+#[test]
+fn a_step_that_fails_leaves_nothing() {
+    for (transport, portals) in CASES {
+        let count = {
+            let fake = Fake::new();
+            let plan = planned(&fake, transport, portals, &mounted());
+            attach(&fake, &plan, &secrets(), &[], STATE).expect("attached");
+            fake.changes.get()
+        };
+        for number in 0..count {
+            let fake = Fake::new();
+            let before = fake.state();
+            let plan = planned(&fake, transport, portals, &mounted());
+            fake.fail_at.set(Some(number));
+            // Programs that only take a file over may fail.
+            if attach(&fake, &plan, &secrets(), &[], STATE).is_ok() {
+                clear(&fake).expect("detached");
+            }
+            fake.revive();
+            clear(&fake).expect("the rest");
+            assert_eq!(fake.state(), before, "change {number} of {transport}");
+        }
+    }
+}
+
+#[test]
+fn a_kill_at_any_point_leaves_what_detach_takes_back() {
+    for (transport, portals) in CASES {
+        for number in 0.. {
+            let fake = Fake::new();
+            let before = fake.state();
+            let plan = planned(&fake, transport, portals, &mounted());
+            fake.die_at.set(Some(number));
+            let done = attach(&fake, &plan, &secrets(), &[], STATE);
+            let all = done.is_ok();
+            if all {
+                // It also dies while it is taken back.
+                fake.die_at.set(Some(fake.changes.get() + number % 11));
+                let _ = clear(&fake);
+            }
+            fake.revive();
+            assert_eq!(clear(&fake), Ok(Vec::new()), "change {number} of {transport}");
+            assert_eq!(fake.state(), before, "change {number} of {transport}");
+            if all && number > 60 {
+                break;
+            }
+        }
+    }
+}
+
+#[test]
+fn what_somebody_has_changed_since_stays() {
+    let fake = Fake::new();
+    let plan = planned(&fake, Transport::Iscsi, 2, &mounted());
+    attach(&fake, &plan, &secrets(), &[], STATE).expect("attached");
+    let conf = "/etc/multipath/conf.d/lunet-attach-lab-0.conf";
+    fake.tree.borrow_mut().file(conf, "# mine\n");
+    let fstab = lunet_host::source::Source::read(&fake, "/etc/fstab").expect("fstab")
+        + "mine /mine ext4 0 0\n";
+    fake.tree.borrow_mut().file("/etc/fstab", &fstab);
+    let found = status(&fake, &there(&fake)[0]);
+    assert_eq!(found.differs, [format!("{conf} was changed")]);
+    let kept = clear(&fake).expect("detached");
+    assert!(kept.iter().any(|what| what.contains(conf)), "{kept:?}");
+    assert_eq!(lunet_host::source::Source::read(&fake, conf).as_deref(), Some("# mine\n"));
+    let fstab = lunet_host::source::Source::read(&fake, "/etc/fstab").expect("fstab");
+    assert_eq!(fstab, "UUID=1 / ext4 defaults 0 1\nmine /mine ext4 0 0\n");
+}
+
+#[test]
+fn only_an_empty_disk_is_formatted_and_only_if_that_is_wanted() {
+    for (content, mkfs, made) in [
+        (Content::Blank, true, true),
+        (Content::Blank, false, false),
+        (Content::Unknown, true, false),
+        (Content::Lvm, true, false),
+        (Content::Lvm, false, false),
+        (Content::Ext4, true, false),
+    ] {
+        let fake = Fake::new();
+        fake.disk.set(content);
+        let before = fake.state();
+        let options = Options { mkfs: mkfs.then_some(FileSystem::Ext4), ..mounted() };
+        let plan = planned(&fake, Transport::Iscsi, 1, &options);
+        let done = attach(&fake, &plan, &secrets(), &[], STATE);
+        assert_eq!(done.is_ok(), made, "{content:?}");
+        let ran = fake.ran.borrow().iter().any(|call| call.starts_with("mkfs"));
+        assert_eq!(ran, made, "{content:?}");
+        if let Err(AttachError::Failed { left, .. }) = done {
+            assert_eq!(left, None);
+            assert_eq!(fake.state(), before);
+        }
+    }
+    // What is there is mounted.
+    let fake = Fake::new();
+    fake.disk.set(Content::Ext4);
+    let plan = planned(&fake, Transport::Iscsi, 1, &Options { mkfs: None, ..mounted() });
+    attach(&fake, &plan, &secrets(), &[], STATE).expect("attached");
+}
+
+#[test]
+fn a_disk_in_use_is_not_detached() {
+    let fake = Fake::new();
+    let plan = planned(&fake, Transport::Iscsi, 1, &Options::default());
+    attach(&fake, &plan, &secrets(), &[], STATE).expect("attached");
+    let before = fake.state();
+    fake.tree.borrow_mut().file("/proc/77/comm", "qemu");
+    fake.tree.borrow_mut().symlink("/proc/77/fd/3", "/dev/sda1");
+    let error = clear(&fake).expect_err("in use");
+    assert!(error.0.contains("qemu (process 77) has /dev/sda1 open"), "{error}");
+    fake.tree.borrow_mut().remove("/proc/77");
+    assert_eq!(fake.state(), before);
+    clear(&fake).expect("detached");
+}
+
+#[test]
+fn two_luns_of_a_target_share_its_session() {
+    let fake = Fake::new();
+    let before = fake.state();
+    let first = planned(&fake, Transport::Iscsi, 1, &Options::default());
+    attach(&fake, &first, &secrets(), &[], STATE).expect("attached");
+    let host = Host::look(&fake);
+    let mut other = offer(Transport::Iscsi, 1);
+    let url = format!("iscsi://192.0.2.1/{IQN}/1");
+    let again = plan(
+        &address(&url),
+        &host,
+        &server(vec![other.clone()]),
+        &Options::default(),
+        &there(&fake),
+    );
+    assert!(matches!(again, Err(Refusal::Attached { .. })), "{again:?}");
+    other.unit = 1;
+    let second =
+        plan(&address(&url), &host, &server(vec![other]), &Options::default(), &there(&fake))
+            .expect("a plan");
+    attach(&fake, &second, &Secrets::default(), &there(&fake), STATE).expect("attached");
+    let mut all = there(&fake);
+    assert_eq!(all.len(), 2);
+    let mut gone = all.remove(0);
+    detach(&fake, &mut gone, &all, STATE).expect("detached");
+    assert!(status(&fake, &all[0]).is_fine());
+    clear(&fake).expect("detached");
+    assert_eq!(fake.state(), before);
+}
+
+#[test]
+fn a_session_that_is_not_ours_is_left_alone() {
+    let fake = Fake::new();
+    let call = crate::system::Call::new(&format!(
+        "iscsiadm -m node -T {IQN} -p 192.0.2.1:3260,1 -I default --login"
+    ));
+    fake.run(&call).expect("a session");
+    let offers = server(vec![offer(Transport::Iscsi, 1)]);
+    let url = format!("iscsi://192.0.2.1/{IQN}/0");
+    let refused = plan(&address(&url), &Host::look(&fake), &offers, &Options::default(), &[]);
+    assert!(matches!(refused, Err(Refusal::Foreign { .. })), "{refused:?}");
+}
+
+#[test]
+fn the_best_transport_is_taken_and_the_others_have_their_reason() {
+    let fake = Fake::new();
+    let host = Host::look(&fake);
+    assert!(host.lacks(Transport::NvmeRdma).is_some_and(|why| why.contains("RDMA device")));
+    let mut all = server(vec![offer(Transport::Iscsi, 1), offer(Transport::NvmeTcp, 1)]);
+    all.refused.push((Transport::Iser, "no RDMA".into()));
+    let made = plan(&address(&format!("192.0.2.1/{IQN}")), &host, &all, &Options::default(), &[])
+        .expect("a plan");
+    assert_eq!(made.offer.transport, Transport::NvmeTcp);
+    let reasons: Vec<Transport> = made.not_taken.iter().map(|(transport, _)| *transport).collect();
+    assert_eq!(reasons, [Transport::Iser, Transport::Iscsi]);
+    all.offers[1].disk.bytes = 1;
+    let refused = plan(&address("192.0.2.1"), &host, &all, &Options::default(), &[]);
+    assert!(matches!(refused, Err(Refusal::Several(_))), "{refused:?}");
+    let none = plan(&address("192.0.2.1"), &host, &Server::default(), &Options::default(), &[]);
+    assert!(matches!(none, Err(Refusal::NoWay(_))), "{none:?}");
+}
+
+#[test]
+fn packages_are_named_as_the_distribution_names_them() {
+    let fake = Fake::new();
+    fake.tree.borrow_mut().remove("/usr/sbin/iscsiadm");
+    fake.tree.borrow_mut().remove("/usr/sbin/multipath");
+    let lacks = |fake: &Fake| Host::look(fake).lacks(Transport::Iscsi).unwrap_or_default();
+    assert!(lacks(&fake).ends_with("`apt install open-iscsi`"), "{}", lacks(&fake));
+    let two = server(vec![offer(Transport::Iscsi, 2)]);
+    let refused = plan(
+        &address(&format!("iscsi://h/{IQN}/0")),
+        &Host::look(&fake),
+        &two,
+        &Options::default(),
+        &[],
+    );
+    let error = refused.expect_err("no multipath").to_string();
+    assert!(error.contains("`apt install multipath-tools`"), "{error}");
+    fake.tree
+        .borrow_mut()
+        .file("/etc/os-release", "ID=\"rocky\"\nID_LIKE=\"rhel centos fedora\"\n");
+    assert!(lacks(&fake).ends_with("`dnf install iscsi-initiator-utils`"), "{}", lacks(&fake));
+}
+
+#[test]
+fn profiles_set_queues_and_timeouts() {
+    let value = |profile: Profile, several, name: &str| {
+        profile
+            .of_session(several)
+            .into_iter()
+            .find(|choice| choice.name == name)
+            .map(|choice| choice.value)
+    };
+    let depth = "node.session.queue_depth";
+    assert_eq!(value(Profile::Vm, false, depth).as_deref(), Some("256"));
+    assert_eq!(value(Profile::Database, false, depth).as_deref(), Some("32"));
+    let wait = "node.session.timeo.replacement_timeout";
+    assert_eq!(value(Profile::Vm, true, wait).as_deref(), Some("15"));
+    assert_eq!(value(Profile::Vm, false, wait).as_deref(), Some("600"));
+    assert_eq!(Profile::Vm.io_policy((6, 1)).value, "round-robin");
+    assert_eq!(Profile::Vm.io_policy((6, 12)).value, "queue-depth");
+    let fake = Fake::new();
+    let plan = planned(
+        &fake,
+        Transport::NvmeTcp,
+        2,
+        &Options { profile: Profile::Backup, ..Options::default() },
+    );
+    let text = page::plan(&plan);
+    assert!(
+        text.contains("queue/read_ahead_kb}=\"4096\"")
+            && text.contains("iopolicy}=\"round-robin\""),
+        "{text}"
+    );
+    assert!(text.contains("--ctrl-loss-tmo=-1"), "{text}");
+}
+
+#[test]
+fn addresses_are_read() {
+    let lun = address(&format!("iser://joe@[fd00::1]:3261/{IQN}/3?data_digest=none"));
+    assert_eq!((lun.transport, lun.port, lun.unit), (Some(Transport::Iser), Some(3261), Some(3)));
+    assert_eq!((lun.host.as_str(), lun.user.as_deref()), ("fd00::1", Some("joe")));
+    let namespace = address(&format!("nvme+tcp://nas/{NQN}/2"));
+    assert_eq!(
+        (namespace.transport, namespace.port, namespace.unit),
+        (Some(Transport::NvmeTcp), None, Some(2))
+    );
+    assert_eq!(address(&format!("nas/{NQN}")).transport, None);
+    let any = address(&format!("nas:3260/{IQN}/1"));
+    assert_eq!((any.transport, any.port, any.unit), (None, Some(3260), Some(1)));
+    assert_eq!(
+        Address::parse(&format!("iscsi://joe%secret@nas/{IQN}/0")),
+        Err(AddressError::Secret)
+    );
+    assert_eq!(Address::parse("nfs://nas/x"), Err(AddressError::Scheme("nfs".into())));
+    let name = format!("iscsi://nas/{IQN};rm -rf/0");
+    assert!(matches!(Address::parse(&name), Err(AddressError::Name(_))));
+}
+
+#[test]
+fn scripts_are_for_other_machines() {
+    let url = address(&format!("iscsi://joe@192.0.2.10/{IQN}/2"));
+    let esxi = script(Platform::Esxi, &url).expect("a script");
+    assert!(
+        esxi.contains("sendtarget add --adapter=\"$adapter\" --address=192.0.2.10:3260"),
+        "{esxi}"
+    );
+    let windows = script(Platform::Windows, &url).expect("a script");
+    assert!(windows.contains("Connect-IscsiTarget @connect") && windows.contains(IQN), "{windows}");
+    let libvirt = script(Platform::Libvirt, &url).expect("a script");
+    assert!(libvirt.contains(&format!("name='{IQN}/2'")), "{libvirt}");
+    let nvme = address(&format!("nvme-tcp://nas/{NQN}"));
+    assert!(script(Platform::Windows, &nvme).is_err());
+    assert!(script(Platform::Esxi, &address("iscsi://nas")).is_err());
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(64))]
+
+    /// Whatever somebody writes, an address that is taken shows as one that is the same.
+    #[test]
+    fn what_is_shown_is_the_same_address(text in "(iscsi|nvme-tcp|iser)://[a-z]{1,4}(:[1-9][0-9]{0,3})?/(iqn|nqn)\\.2026-11\\.[a-z:;' ]{1,6}(/[0-9]{1,3})?") {
+        if let Ok(read) = Address::parse(&text) {
+            prop_assert_eq!(Address::parse(&read.to_string()), Ok(read));
+        }
+    }
+}
