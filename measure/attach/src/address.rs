@@ -80,6 +80,8 @@ pub struct Address {
     pub header_digest: bool,
     /// Data digests are asked for.
     pub data_digest: bool,
+    /// Further portals, which the server need not list: host and port, if it has one.
+    pub more: Vec<(String, Option<u16>)>,
 }
 
 /// Why a text is no address.
@@ -102,6 +104,9 @@ pub enum AddressError {
         "everybody on this machine can read a secret in an address: give it by --secret-file, or when asked"
     )]
     Secret,
+    /// More than a portal.
+    #[error("\"{0}\" is no portal: HOST[:PORT] is")]
+    Portal(String),
     /// A name with characters that configuration files of the initiators have a meaning for.
     #[error(
         "the name \"{0}\" has a space, a quote or the like, which the files of the initiators cannot hold"
@@ -140,6 +145,19 @@ impl Address {
         }
     }
 
+    /// The same with a further portal: `HOST[:PORT]`.
+    ///
+    /// # Errors
+    /// It has another form.
+    pub fn with_portal(mut self, text: &str) -> Result<Self, AddressError> {
+        let portal = iscsi::Target::parse(&format!("iscsi://{text}"))?;
+        if portal.account.is_some() || portal.name.is_some() {
+            return Err(AddressError::Portal(text.to_owned()));
+        }
+        self.more.push((portal.host, has_port(text).then_some(portal.port)));
+        Ok(self)
+    }
+
     fn of_lun(text: &str, rest: &str) -> Result<Self, AddressError> {
         let target = iscsi::Target::parse(text)?;
         let known = |account: &Option<iscsi::Account>| {
@@ -159,6 +177,7 @@ impl Address {
             unit: target.lun.map(u32::from),
             user: target.account.map(|account| account.name),
             target_user: target.mutual.map(|account| account.name),
+            more: Vec::new(),
         })
     }
 
@@ -174,6 +193,7 @@ impl Address {
             target_user: None,
             header_digest: target.header_digest,
             data_digest: target.data_digest,
+            more: Vec::new(),
         })
     }
 }

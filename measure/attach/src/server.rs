@@ -173,6 +173,7 @@ impl Asked<'_> {
             of_it.flat_map(|offer| &offer.addresses).filter_map(|text| portal(text)).collect();
         portals.sort_by_key(|portal| !own.contains(&(portal.address.clone(), portal.port)));
         portals.dedup();
+        portals.extend(self.more(&portals, iscsi::PORT, Some(1)));
         let mut offer = Offer {
             transport,
             name: unit.target.clone(),
@@ -207,9 +208,20 @@ impl Asked<'_> {
 
     /// The addresses of the host that is named.
     fn own_portal(&self, port: u16) -> Vec<(String, u16)> {
-        let port = self.address.port.unwrap_or(port);
-        let found = (self.address.host.as_str(), port).to_socket_addrs();
-        found.into_iter().flatten().map(|address| (address.ip().to_string(), port)).collect()
+        addresses(&self.address.host, self.address.port.unwrap_or(port))
+    }
+
+    /// Portals that are named besides those that are listed: one of each host.
+    fn more(&self, listed: &[Portal], port: u16, tag: Option<u16>) -> Vec<Portal> {
+        let first = |(host, own): &(String, Option<u16>)| {
+            addresses(host, own.unwrap_or(port)).into_iter().next()
+        };
+        let named = self.address.more.iter().filter_map(first);
+        let named = named.map(|(address, port)| Portal { address, port, tag });
+        let is_new = |portal: &Portal| {
+            listed.iter().all(|have| (&have.address, have.port) != (&portal.address, portal.port))
+        };
+        named.filter(is_new).collect()
     }
 
     /// The discovery log, over TCP, if NVMe is meant at all.
@@ -265,6 +277,7 @@ impl Asked<'_> {
         let own = self.own_portal(nvme::PORT);
         portals.sort_by_key(|portal| !own.contains(&(portal.address.clone(), portal.port)));
         portals.dedup();
+        portals.extend(self.more(&portals, nvme::PORT, None));
         let mut found: Option<Offer> = None;
         let mut unusable = Vec::new();
         for portal in portals.into_iter().take(MOST_PORTALS) {
@@ -343,6 +356,12 @@ fn of_namespace(transport: Transport, namespace: &nvme::Namespace) -> Offer {
         portals: Vec::new(),
         unusable: Vec::new(),
     }
+}
+
+/// The addresses of a host.
+fn addresses(host: &str, port: u16) -> Vec<(String, u16)> {
+    let found = (host, port).to_socket_addrs();
+    found.into_iter().flatten().map(|address| (address.ip().to_string(), port)).collect()
 }
 
 /// `192.0.2.10:3260,1`, `[2001:db8::1]:4420`

@@ -115,8 +115,7 @@ fn what_is_attached_is_as_it_was_set_and_detach_restores_everything() {
         assert!(state.is_fine() && state.mounted, "{state:?}");
         assert_eq!(state.paths.len(), portals);
         assert!(page::status(&[state]).contains("as it was set"));
-        let fstab = fake.tree.borrow();
-        let fstab = lunet_host::source::Source::read(&*fstab, "/etc/fstab").expect("fstab");
+        let fstab = lunet_host::source::Source::read(&fake, "/etc/fstab").expect("fstab");
         assert!(fstab.contains("UUID=u-1 /srv/a\\040b ext4 _netdev,nofail 0 2\n"), "{fstab}");
         assert_eq!(clear(&fake), Ok(Vec::new()));
         assert_eq!(fake.state(), before, "{transport}");

@@ -48,6 +48,9 @@ pub struct Attach {
     /// Use one portal although there are several
     #[arg(long)]
     one_path: bool,
+    /// A further portal of the same target or subsystem, where the server does not list all; can be repeated
+    #[arg(long, value_name = "HOST[:PORT]", conflicts_with = "one_path")]
+    portal: Vec<String>,
     /// File with the CHAP secret of the user in the address, or the host's DH-HMAC-CHAP secret (DHHC-1:...), readable by its
     /// owner only [default: asked for]
     #[arg(long, value_name = "FILE")]
@@ -105,7 +108,8 @@ enum For {
 pub fn attach(options: &Attach, remote: &Remote) -> Result<ExitCode> {
     remote.only_here("`lunet attach`")?;
     let Some(url) = &options.url else { return status(options.json) };
-    let address = Address::parse(url)?;
+    let more = |address: Address, portal: &String| address.with_portal(portal);
+    let address = options.portal.iter().try_fold(Address::parse(url)?, more)?;
     if let Some(platform) = options.platform {
         print(&script(platform.into(), &address)?)?;
         return Ok(ExitCode::SUCCESS);
