@@ -639,3 +639,17 @@ fn a_second_signal_ends_the_server_at_once() {
     assert_eq!(code, Some(1), "{error}");
     assert!(error.contains("volumes may not be flushed"), "{error}");
 }
+
+#[test]
+fn attach_says_what_is_wrong_and_prints_scripts_for_others() {
+    refused(&run(&["attach", "nfs://192.0.2.1/x", "--dry-run"]), "is no transport");
+    let secret = run(&["attach", "iscsi://joe%secret@192.0.2.1/iqn.2026-11.x:y/0", "--dry-run"]);
+    refused(&secret, "everybody on this machine can read a secret");
+    assert_eq!(run(&["attach"]).status.code(), Some(2));
+    assert_eq!(run(&["attach", "nas", "--mkfs", "ext4"]).status.code(), Some(2));
+    let url = "iscsi://192.0.2.1/iqn.2026-11.x:y/3";
+    let script = run(&["attach", url, "--for", "libvirt"]);
+    assert_eq!(script.status.code(), Some(0));
+    assert!(text(&script.stdout).contains("name='iqn.2026-11.x:y/3'"));
+    refused(&run(&["attach", "nvme-tcp://192.0.2.1", "--for", "windows"]), "there is no script");
+}

@@ -97,7 +97,7 @@ impl Fake {
         }
     }
 
-    fn iscsiadm(&self, args: &[&str]) -> Result<(), String> {
+    fn iscsiadm(&self, args: &[&str]) -> Result<(), Fault> {
         let after = |name: &str| args.iter().position(|arg| *arg == name).map(|at| args[at + 1]);
         let (target, portal, iface) =
             (after("-T").unwrap(), after("-p").unwrap(), after("-I").unwrap());
@@ -122,7 +122,7 @@ impl Fake {
                 }
                 tree.file(&record, &text);
             }
-            (Some(_), None) => return Err("no records found".to_owned()),
+            (Some(_), None) => return Err(Fault("no records found".to_owned())),
             _ if args.contains(&"--login") => {
                 let number = self.next.replace(self.next.get() + 1);
                 let session = format!("{BASE}/session{number}");
@@ -210,7 +210,7 @@ impl Fake {
         }
     }
 
-    fn act(&self, call: &Call) -> Result<(), String> {
+    fn act(&self, call: &Call) -> Result<(), Fault> {
         let args: Vec<&str> = call.args.iter().map(String::as_str).collect();
         let unit = |unit: &str| format!("/etc/systemd/system/multi-user.target.wants/{unit}");
         match (call.program.as_str(), args.as_slice()) {
@@ -324,7 +324,7 @@ impl System for Fake {
         self.ran.borrow_mut().push(call.to_string());
         match self.act(call) {
             Ok(()) => ok(""),
-            Err(err) => Ok(Ran { code: 1, err, ..Ran::default() }),
+            Err(fault) => Ok(Ran { code: 1, err: fault.0, ..Ran::default() }),
         }
     }
 

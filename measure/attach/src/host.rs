@@ -68,6 +68,8 @@ pub struct Host {
     pub kernel: (u32, u32),
     /// InitiatorName of open-iscsi.
     pub initiator_name: Option<String>,
+    /// It has a name that this user may not read.
+    pub hidden_name: bool,
     /// HOSTNQN.
     pub host_nqn: Option<String>,
     /// HOSTID, a UUID.
@@ -92,13 +94,17 @@ impl Host {
     /// Looks at a machine. What cannot be read is not there.
     #[must_use]
     pub fn look(source: &dyn Source) -> Self {
-        let initiator = source.read("/etc/iscsi/initiatorname.iscsi").unwrap_or_default();
+        let initiator = source.read("/etc/iscsi/initiatorname.iscsi");
+        let there = source.names("/etc/iscsi").iter().any(|file| file == "initiatorname.iscsi");
+        let hidden_name = initiator.is_none() && there;
+        let initiator = initiator.unwrap_or_default();
         let name = initiator.lines().find_map(|line| line.trim().strip_prefix("InitiatorName="));
         Self {
             family: family(source),
             systemd: source.list("/run/systemd/system").is_some(),
             kernel: kernel(source),
             initiator_name: name.map(|name| name.trim().to_owned()).filter(|name| !name.is_empty()),
+            hidden_name,
             host_nqn: source.text("/etc/nvme/hostnqn"),
             host_id: source.text("/etc/nvme/hostid"),
             programs: programs(source),

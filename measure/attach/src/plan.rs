@@ -294,10 +294,15 @@ fn foreign(offer: &Offer, host: &Host, there: &[Attachment]) -> Result<(), Refus
 }
 
 fn of_iscsi(plan: &mut Plan, address: &Address, host: &Host) -> Result<(), Refusal> {
-    if host.initiator_name.is_none() {
+    if host.hidden_name {
+        let why =
+            "the initiator's name is for root to read: the server was asked under lunet's own";
+        plan.notes.push(why.to_owned());
+    } else if host.initiator_name.is_none() {
         return Err(Refusal::Nameless {
-            what: "initiator name that can be read",
-            make: "`echo InitiatorName=$(iscsi-iname) > /etc/iscsi/initiatorname.iscsi` makes one, as root".to_owned(),
+            what: "initiator name",
+            make: "`echo InitiatorName=$(iscsi-iname) > /etc/iscsi/initiatorname.iscsi` makes one, as root"
+                .to_owned(),
         });
     }
     let several = plan.offer.portals.len() > 1;

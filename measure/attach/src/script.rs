@@ -49,72 +49,115 @@ pub fn script(platform: Platform, address: &Address) -> Result<String, ScriptErr
     })
 }
 
+/// A word of a shell.
+fn shell(text: &str) -> String {
+    format!("'{}'", text.replace('\'', r"'\''"))
+}
+
+/// A word of PowerShell.
+fn power(text: &str) -> String {
+    format!("'{}'", text.replace('\'', "''"))
+}
+
+/// A text in XML.
+fn xml(text: &str) -> String {
+    text.replace('&', "&amp;").replace('<', "&lt;").replace('\'', "&apos;")
+}
+
 fn esxi(transport: Transport, portal: &str, target: &str, user: Option<&str>) -> String {
     let (adapter, kind) = match transport {
         Transport::Iser => ("esxcli rdma iser add", "iSER"),
         _ => ("esxcli iscsi software set --enabled=true", "iSCSI Software Adapter"),
     };
+    let (portal, target) = (shell(portal), shell(target));
     let chap = user.map_or_else(String::new, |user| {
         format!(
-            "printf 'CHAP secret of {user}: '; stty -echo; read -r secret; stty echo; echo\n\
-             esxcli iscsi adapter auth chap set --adapter=\"$adapter\" --direction=uni --level=required --authname={user} --secret=\"$secret\"\n"
+            r#"user={}
+printf 'CHAP secret of %s: ' "$user"; stty -echo; read -r secret; stty echo; echo
+esxcli iscsi adapter auth chap set --adapter="$adapter" --direction=uni --level=required --authname="$user" --secret="$secret"
+"#,
+            shell(user)
         )
     });
     format!(
-        "#!/bin/sh\n# Run in the ESXi shell. Not tried on a real ESXi host; see vmware.md.\nset -e\n{adapter}\n\
-         adapter=$(esxcli iscsi adapter list | awk '/{kind}/ {{print $1; exit}}')\n\
-         [ -n \"$adapter\" ] || {{ echo 'there is no {kind}' >&2; exit 1; }}\n\
-         # The target has to let this name in:\n\
-         esxcli iscsi adapter get --adapter=\"$adapter\" | grep -i 'name: iqn'\n\
-         # Before the first rescan: it applies when a device is claimed.\n\
-         esxcli storage nmp satp rule add --satp=VMW_SATP_ALUA --psp=VMW_PSP_RR \\\n    \
-         --vendor=LUNET --model='VIRTUAL DISK' --claim-option=tpgs_on --description=lunet || true\n{chap}\
-         # Discovery finds the other portals of {target} by itself.\n\
-         esxcli iscsi adapter discovery sendtarget add --adapter=\"$adapter\" --address={portal}\n\
-         esxcli storage core adapter rescan --adapter=\"$adapter\"\n\
-         esxcli storage core path list | grep -B 12 -A 4 'Target: .*{target}' || esxcli storage core path list\n"
+        r#"#!/bin/sh
+# Run in the ESXi shell. Not tried on a real ESXi host; see vmware.md and roce.md.
+set -e
+portal={portal}
+target={target}
+{adapter}
+adapter=$(esxcli iscsi adapter list | awk '/{kind}/ {{print $1; exit}}')
+[ -n "$adapter" ] || {{ echo 'there is no {kind}' >&2; exit 1; }}
+# The target has to let this name in:
+esxcli iscsi adapter get --adapter="$adapter" | grep -i 'name: iqn'
+# Before the first rescan: it applies when a device is claimed.
+esxcli storage nmp satp rule add --satp=VMW_SATP_ALUA --psp=VMW_PSP_RR \
+    --vendor=LUNET --model='VIRTUAL DISK' --claim-option=tpgs_on --description=lunet || true
+{chap}# Discovery finds the other portals of the target by itself.
+esxcli iscsi adapter discovery sendtarget add --adapter="$adapter" --address="$portal"
+esxcli storage core adapter rescan --adapter="$adapter"
+esxcli storage core path list | grep -F -B 12 -A 4 "$target" || esxcli storage core path list
+"#
     )
 }
 
 fn windows(host: &str, port: u16, target: &str, user: Option<&str>) -> String {
+    let (host, target) = (power(host), power(target));
     let chap = user.map_or_else(String::new, |user| {
         format!(
-            "$secret = (New-Object Net.NetworkCredential('', (Read-Host -AsSecureString 'CHAP secret of {user} (12 to 16 characters)'))).Password\n\
-             $connect += @{{ AuthenticationType = 'ONEWAYCHAP'; ChapUsername = '{user}'; ChapSecret = $secret }}\n"
+            r#"$user = {}
+$secret = Read-Host -AsSecureString "CHAP secret of $user (12 to 16 characters)"
+$secret = (New-Object Net.NetworkCredential('', $secret)).Password
+$connect += @{{ AuthenticationType = 'ONEWAYCHAP'; ChapUsername = $user; ChapSecret = $secret }}
+"#,
+            power(user)
         )
     });
     format!(
-        "# Run in PowerShell as administrator. Not tried on a real Windows host; see windows.md.\n\
-         $ErrorActionPreference = 'Stop'\n\
-         Set-Service msiscsi -StartupType Automatic\nStart-Service msiscsi\n\
-         # The target has to let this name in:\n(Get-InitiatorPort | Where-Object ConnectionType -eq iSCSI).NodeAddress\n\
-         $name = '{target}'\n\
-         New-IscsiTargetPortal -TargetPortalAddress {host} -TargetPortalPortNumber {port} | Out-Null\n\
-         $connect = @{{ NodeAddress = $name; TargetPortalAddress = '{host}'; TargetPortalPortNumber = {port}; IsPersistent = $true }}\n\
-         # For several portals, first: Install-WindowsFeature Multipath-IO; Enable-MSDSMAutomaticClaim -BusType iSCSI; a reboot.\n\
-         if ((Get-Command mpclaim -ErrorAction SilentlyContinue)) {{ $connect.IsMultipathEnabled = $true }}\n{chap}\
-         Connect-IscsiTarget @connect\n\
-         Get-IscsiSession | Where-Object TargetNodeAddress -eq $name | Get-Disk\n"
+        r#"# Run in PowerShell as administrator. Not tried on a real Windows host; see windows.md.
+$ErrorActionPreference = 'Stop'
+Set-Service msiscsi -StartupType Automatic
+Start-Service msiscsi
+# The target has to let this name in:
+(Get-InitiatorPort | Where-Object ConnectionType -eq iSCSI).NodeAddress
+$name = {target}
+$portal = {host}
+New-IscsiTargetPortal -TargetPortalAddress $portal -TargetPortalPortNumber {port} | Out-Null
+$connect = @{{ NodeAddress = $name; TargetPortalAddress = $portal; TargetPortalPortNumber = {port}; IsPersistent = $true }}
+# For several portals, first: Install-WindowsFeature Multipath-IO; Enable-MSDSMAutomaticClaim -BusType iSCSI; a reboot.
+if (Get-Command mpclaim -ErrorAction SilentlyContinue) {{ $connect.IsMultipathEnabled = $true }}
+{chap}Connect-IscsiTarget @connect
+Get-IscsiSession | Where-Object TargetNodeAddress -eq $name | Get-Disk
+"#
     )
 }
 
 fn libvirt(address: &Address, port: u16, target: &str) -> String {
     let unit = address.unit.unwrap_or(0);
-    let xml = |text: &str| text.replace('&', "&amp;").replace('<', "&lt;").replace('\'', "&apos;");
+    let target = xml(target);
     let auth = address.user.as_deref().map_or_else(String::new, |user| {
-        let user = xml(user);
         format!(
-            "    <!-- virsh secret-define with <secret ephemeral='no' private='yes'><usage type='iscsi'><target>{target}</target></usage></secret>,\n         \
-             then virsh secret-set-value UUID --interactive -->\n    \
-             <auth username='{user}'>\n      <secret type='iscsi' usage='{target}'/>\n    </auth>\n"
+            r"    <!-- Its secret: `virsh secret-define` with
+           <secret ephemeral='no' private='yes'><usage type='iscsi'><target>{target}</target></usage></secret>
+         and `virsh secret-set-value`, which can ask for it. -->
+    <auth username='{}'>
+      <secret type='iscsi' usage='{target}'/>
+    </auth>
+",
+            xml(user)
         )
     });
     format!(
-        "<!-- virsh attach-device GUEST disk.xml --config; QEMU logs in by itself. For a volume with blocks of 4096 bytes add\n     \
-         <blockio logical_block_size='4096' physical_block_size='4096'/>. -->\n\
-         <disk type='network' device='disk'>\n  <driver name='qemu' type='raw' discard='unmap'/>\n  \
-         <source protocol='iscsi' name='{target}/{unit}'>\n    <host name='{}' port='{port}'/>\n{auth}  </source>\n  \
-         <target dev='vda' bus='virtio'/>\n</disk>\n",
+        r"<!-- For `virsh attach-device GUEST disk.xml`: QEMU logs in by itself. For a volume with blocks of 4096 bytes add
+     <blockio logical_block_size='4096' physical_block_size='4096'/>. -->
+<disk type='network' device='disk'>
+  <driver name='qemu' type='raw' discard='unmap'/>
+  <source protocol='iscsi' name='{target}/{unit}'>
+    <host name='{}' port='{port}'/>
+{auth}  </source>
+  <target dev='vda' bus='virtio'/>
+</disk>
+",
         xml(&address.host)
     )
 }

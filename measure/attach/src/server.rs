@@ -163,7 +163,7 @@ impl Asked<'_> {
         let mut target = self.iscsi_target(transport)?;
         // The targets that a portal lists are those of this initiator; a list that is refused lists none.
         let listed = iscsi::discover(&iscsi::Target { name: None, ..target.clone() }, &login);
-        let unit = iscsi::inspect(&target, &login)?;
+        let unit = iscsi::inspect(&target, &login).map_err(|error| not_let_in(error, &login))?;
         target.name = Some(unit.target.clone());
         target.lun = Some(unit.lun);
         let own = self.own_portal(iscsi::PORT);
@@ -337,8 +337,30 @@ impl Asked<'_> {
         };
         target.secret = secret(&self.secrets.host)?;
         target.controller_secret = secret(&self.secrets.controller)?;
-        Ok(nvme::inspect(&target, &self.nvme_login())?)
+        nvme::inspect(&target, &self.nvme_login()).map_err(|error| match error {
+            nvme::Error::Authentication(host) => Why(format!(
+                "{nqn} wants the host {host} to authenticate: give its secret of DH-HMAC-CHAP (DHHC-1:...) by --secret-file FILE"
+            )),
+            nvme::Error::HostRefused(host) => Why(format!(
+                "{nqn} does not let the host {host} in: allow it there, at lunet by `lunet target allow TARGET {host}`"
+            )),
+            error => error.into(),
+        })
     }
+}
+
+/// What to do about a refusal.
+fn not_let_in(error: iscsi::Error, login: &iscsi::Login) -> Why {
+    let name = &login.initiator_name;
+    let is_refusal = matches!(error, iscsi::Error::Refused(_));
+    let Why(mut text) = error.into();
+    if is_refusal {
+        text += &format!(
+            "; this machine is {name}, which the target has to let in (at lunet: `lunet target allow TARGET {name}`), and with CHAP \
+             the user is in the address (USER@HOST) and its secret in --secret-file FILE"
+        );
+    }
+    Why(text)
 }
 
 fn of_namespace(transport: Transport, namespace: &nvme::Namespace) -> Offer {

@@ -409,14 +409,19 @@ fn addresses_are_read() {
 fn scripts_are_for_other_machines() {
     let url = address(&format!("iscsi://joe@192.0.2.10/{IQN}/2"));
     let esxi = script(Platform::Esxi, &url).expect("a script");
-    assert!(
-        esxi.contains("sendtarget add --adapter=\"$adapter\" --address=192.0.2.10:3260"),
-        "{esxi}"
-    );
+    assert!(esxi.contains("\nportal='192.0.2.10:3260'\n"), "{esxi}");
     let windows = script(Platform::Windows, &url).expect("a script");
     assert!(windows.contains("Connect-IscsiTarget @connect") && windows.contains(IQN), "{windows}");
     let libvirt = script(Platform::Libvirt, &url).expect("a script");
     assert!(libvirt.contains(&format!("name='{IQN}/2'")), "{libvirt}");
+    let comments = libvirt.split("<!--").skip(1).filter_map(|rest| rest.split_once("-->"));
+    comments.for_each(|(comment, _)| {
+        assert!(!comment.contains("--"), "XML has no such comment: {comment}")
+    });
+    // A name is a word, whatever it holds.
+    let odd = Address { user: Some("o'$(x)".into()), ..url };
+    assert!(script(Platform::Esxi, &odd).expect("a script").contains(r"user='o'\''$(x)'"));
+    assert!(script(Platform::Windows, &odd).expect("a script").contains("$user = 'o''$(x)'"));
     let nvme = address(&format!("nvme-tcp://nas/{NQN}"));
     assert!(script(Platform::Windows, &nvme).is_err());
     assert!(script(Platform::Esxi, &address("iscsi://nas")).is_err());
