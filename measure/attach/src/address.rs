@@ -2,6 +2,7 @@
 //! transport.
 
 use std::fmt;
+use std::net::IpAddr;
 
 use lunet_client::{iscsi, nvme};
 use serde::{Deserialize, Serialize};
@@ -212,6 +213,13 @@ pub fn place(host: &str, port: u16) -> String {
         true => format!("[{host}]:{port}"),
         false => format!("{host}:{port}"),
     }
+}
+
+/// Whether two texts are the same address: IPv6 has several for one.
+#[must_use]
+pub fn is_same_host(a: &str, b: &str) -> bool {
+    let number = |text: &str| text.parse::<IpAddr>().ok();
+    a == b || number(a).is_some_and(|address| Some(address) == number(b))
 }
 
 /// Without options.

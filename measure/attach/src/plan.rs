@@ -255,39 +255,30 @@ fn notes(offer: &Offer) -> Vec<String> {
 
 /// Sessions that are not ours are left alone, and nothing is added to them.
 fn foreign(offer: &Offer, host: &Host, there: &[Attachment]) -> Result<(), Refusal> {
-    for session in host.sessions.iter().filter(|_| !offer.transport.is_nvme()) {
-        let SessionFact { target, address, port, iface, .. } = session;
-        let known = there.iter().flat_map(|have| &have.steps).any(|step| match step {
-            Step::Session { path } => {
-                path.target == *target
-                    && path.address == *address
-                    && path.port == *port
-                    && path.iface == *iface
+    let ours = || there.iter().flat_map(|have| &have.steps);
+    let refused = |place: String, end: String| {
+        Err(Refusal::Foreign { target: offer.name.clone(), place, end })
+    };
+    if offer.transport.is_nvme() {
+        for controller in host.controllers.iter().filter(|have| have.nqn == offer.name) {
+            let one = std::slice::from_ref(controller);
+            let is_it = |step: &Step| matches!(step, Step::Controller { path, .. } if path.controller(one).is_some());
+            if !ours().any(is_it) {
+                let end = format!("nvme disconnect -d {}", controller.id);
+                return refused(place(&controller.address, controller.port), end);
             }
-            _ => false,
-        });
-        if *target == offer.name && !known {
+        }
+        return Ok(());
+    }
+    for session in host.sessions.iter().filter(|have| have.target == offer.name) {
+        let one = std::slice::from_ref(session);
+        let is_it =
+            |step: &Step| matches!(step, Step::Session { path } if path.session(one).is_some());
+        if !ours().any(is_it) {
+            let SessionFact { target, address, port, iface, .. } = session;
             let place = place(address, *port);
             let end = format!("iscsiadm -m node -T {target} -p {place} -I {iface} --logout");
-            return Err(Refusal::Foreign { target: target.clone(), place, end });
-        }
-    }
-    for controller in
-        host.controllers.iter().filter(|have| offer.transport.is_nvme() && have.nqn == offer.name)
-    {
-        let transport =
-            if controller.transport == "rdma" { Transport::NvmeRdma } else { Transport::NvmeTcp };
-        let (nqn, address, port) =
-            (offer.name.clone(), controller.address.clone(), controller.port);
-        let place = place(&address, port);
-        let path = NvmePath { transport, nqn, address, port };
-        let known = there.iter().flat_map(|have| &have.steps).any(|step| match step {
-            Step::Controller { path: have, .. } => *have == path,
-            _ => false,
-        });
-        if !known {
-            let end = format!("nvme disconnect -d {}", controller.id);
-            return Err(Refusal::Foreign { target: offer.name.clone(), place, end });
+            return refused(place, end);
         }
     }
     Ok(())

@@ -6,7 +6,7 @@ use lunet_host::apply::{self as tuner, Fault, Kept, Key, Machine};
 use lunet_host::source::Source;
 use serde::{Deserialize, Serialize};
 
-use crate::address::{Transport, place};
+use crate::address::{Transport, is_same_host, place};
 use crate::disk;
 use crate::host::{self, ControllerFact, RECORDS, SessionFact, module};
 use crate::server::Secrets;
@@ -588,7 +588,7 @@ impl Path {
     pub fn session(&self, sessions: &[SessionFact]) -> Option<String> {
         let same = |session: &&SessionFact| {
             session.target == self.target
-                && session.address == self.address
+                && is_same_host(&session.address, &self.address)
                 && session.port == self.port
                 && session.iface == self.iface
         };
@@ -624,7 +624,7 @@ impl NvmePath {
         let same = |controller: &&ControllerFact| {
             controller.nqn == self.nqn
                 && controller.transport == self.kind()
-                && controller.address == self.address
+                && is_same_host(&controller.address, &self.address)
                 && controller.port == self.port
         };
         controllers.iter().find(same).map(|controller| controller.id.clone())
@@ -635,8 +635,14 @@ impl NvmePath {
 fn record_file(source: &dyn Source, path: &Path) -> Option<String> {
     for root in RECORDS {
         let folder = format!("{root}/{}", path.target);
-        let start = format!("{},{},", path.address, path.port);
-        for name in source.names(&folder).into_iter().filter(|name| name.starts_with(&start)) {
+        for name in source.names(&folder) {
+            // ADDRESS,PORT,TAG
+            let mut parts = name.split(',');
+            let same = parts.next().is_some_and(|address| is_same_host(address, &path.address))
+                && parts.next().is_some_and(|port| port == path.port.to_string());
+            if !same {
+                continue;
+            }
             let file = format!("{folder}/{name}/{}", path.iface);
             if source.read(&file).is_some() {
                 return Some(file);

@@ -133,7 +133,7 @@ pub fn attach(options: &Attach, remote: &Remote) -> Result<ExitCode> {
         return Ok(ExitCode::SUCCESS);
     }
     let _lock = Lock::take(LOCK)?;
-    let there = finish(url)?;
+    let there = finish(&address.to_string())?;
     let plan = options.plan(&address, &secrets, &there)?;
     if !options.json {
         show(&plan, false)?;
@@ -159,7 +159,9 @@ pub fn detach(options: &Detach, remote: &Remote) -> Result<ExitCode> {
     root_only("`lunet detach` changes this machine: run it as root")?;
     let _lock = Lock::take(LOCK)?;
     let mut others = journal::all(Live.machine(), STATE)?;
-    let Some(at) = others.iter().position(|have| have.is_meant(&options.what)) else {
+    let what =
+        Address::parse(&options.what).map_or_else(|_| options.what.clone(), |url| url.to_string());
+    let Some(at) = others.iter().position(|have| have.is_meant(&what)) else {
         bail!(
             "{} is not attached by `lunet attach`: `lunet attach --status` shows what is",
             options.what
