@@ -569,7 +569,7 @@ fn the_page_and_the_program_have_the_same_options() {
             "",
             &[
                 "serve", "sessions", "stats", "top", "verdict", "doctor", "bench", "version",
-                "support",
+                "support", "attach", "detach",
             ][..],
         ),
         ("bench", &["compare", "net", "verify"]),
