@@ -131,6 +131,17 @@ fn the_table_of_contents_has_every_page_once() {
     assert!(wrong.is_empty(), "{}", wrong.join("\n"));
 }
 
+/// The README has as many checks of the doctor as its page, which a test of the doctor writes.
+#[test]
+fn the_readme_counts_the_checks_of_the_doctor() {
+    let read = |name: &str| fs::read_to_string(root().join(name)).expect("a page");
+    let (page, readme) = (read("docs/doctor.md"), read("README.md"));
+    let numbers = page.lines().find(|line| line.contains(" planted faults, "));
+    let count = numbers.and_then(|line| line.split(" checks, ").next()).expect("the numbers");
+    let told = format!("the doctor runs {count} checks");
+    assert!(readme.contains(&told), "README.md does not say that {told}");
+}
+
 /// Programs, units and scripts send people to pages that are there.
 #[test]
 fn pages_that_sources_name_exist() {
