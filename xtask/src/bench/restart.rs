@@ -166,6 +166,8 @@ fn write(exports: &[Export]) -> Result<Running> {
     command.args(["--ioengine=psync", "--direct=1", "--rw=randwrite", "--bs=4k", "--size=16m"]);
     command.args(["--time_based", "--thread", "--output-format=json", "--fallocate=none"]);
     command.args(["--verify=crc32c", "--verify_backlog=64", "--verify_fatal=1"]);
+    // Else fio leaves a file behind where it was started.
+    command.arg("--verify_state_save=0");
     command.arg(format!("--runtime={}", 3 * AROUND));
     for (number, export) in exports.iter().enumerate() {
         command.arg(format!("--name=w{number}")).arg("--filename").arg(export.file());
