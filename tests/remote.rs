@@ -120,7 +120,7 @@ fn refused(finished: &Finished, words: &str) -> Result<()> {
     Ok(())
 }
 
-/// The text with what is different from server to server made the same: folders, ports, names by chance, and the widths of
+/// The text with what is different from server to server made the same: folders, ports, designators, names by chance, and the widths of
 /// columns.
 fn plain(text: &str, data: &Path) -> String {
     let mut text = text.replace(&*data.to_string_lossy(), "DATA");
@@ -141,8 +141,12 @@ fn plain(text: &str, data: &Path) -> String {
             Err(_) => out.push_str(&format!("127.0.0.{part}")),
         }
     }
-    let lines = out.lines().map(|line| line.split_whitespace().collect::<Vec<_>>().join(" "));
-    lines.collect::<Vec<_>>().join("\n")
+    // Designators are made of the server's own identity.
+    let line = |line: &str| match line.trim_start().split_once(": ") {
+        Some((key @ ("\"naa\"" | "\"uuid\""), _)) => format!("{key}: OWN"),
+        _ => line.split_whitespace().collect::<Vec<_>>().join(" "),
+    };
+    out.lines().map(line).collect::<Vec<_>>().join("\n")
 }
 
 /// How much of two answers is to be the same.
