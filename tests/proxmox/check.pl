@@ -298,7 +298,7 @@ sub iscsi {
     unlike(log_of($one), qr/login|discovery/, 'there is nothing to do with sessions');
 
     PVE::Storage::activate_volumes($cfg, [$volid]);
-    like(log_of($one), qr/multipath -a 3[0-9a-f]{32}\nmultipath \/dev\/sda\nmultipath \/dev\/sdb\n/, 'one map over two paths');
+    like(log_of($one), qr/multipath -v1 -a 3[0-9a-f]{32}\nmultipath -v1 \/dev\/sda\nmultipath -v1 \/dev\/sdb\n/, 'one map over two paths');
     my ($naa) = map { $_->{naa} } @{ volumes_of_lunet() };
     my $map = "$one->{model}/dev/disk/by-id/dm-uuid-mpath-3$naa";
     is(scalar PVE::Storage::path($cfg, $volid), $map, 'which is the path');
@@ -314,7 +314,7 @@ sub iscsi {
     is(disks_of($two), 'sda sdb', 'on the target');
     on($one);
     PVE::Storage::deactivate_volumes($cfg, [$volid]);
-    like(log_of($one), qr/multipath -f 3$naa\n/, 'the map is taken away');
+    like(log_of($one), qr/multipath -v1 -f mpatha\n/, 'the map is taken away');
     is(disks_of($one), '', 'not on the source any more');
     on($two);
     ok(-e scalar PVE::Storage::path($cfg, $volid), 'still on the target');
@@ -414,6 +414,9 @@ sub nvme {
     put("$disk/size", "16384\n");
     PVE::Storage::volume_resize($cfg, $volid, 8 * $MIB, 1);
     PVE::Storage::deactivate_volumes($cfg, [$volid]);
+    File::Path::make_path("$disk/holders/dm-9");
+    like(refused(sub { PVE::Storage::vdisk_free($cfg, $volid) }), qr{/dev/nvme0n1 is in use}, 'what is in use here is kept');
+    rmdir("$disk/holders/dm-9");
     PVE::Storage::vdisk_free($cfg, $volid);
     PVE::Storage::deactivate_storage($cfg, 'quick');
     is(log_of($node), "nvme disconnect -n $target->{nqn}\n", 'disconnected');

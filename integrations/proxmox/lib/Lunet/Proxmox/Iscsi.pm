@@ -175,8 +175,8 @@ sub gather {
     }
     return if !grep { !Lunet::Proxmox::Kernel::map_of($_->{disk}) } @$disks;
     # With find_multipaths = strict, the default of Debian, a map needs its identifier in /etc/multipath/wwids.
-    run_command(['multipath', '-a', clean("3$names->{naa}")], outfunc => sub { });
-    run_command(['multipath', clean("/dev/$_->{disk}")], outfunc => sub { }) for @$disks;
+    run_command(['multipath', '-v1', '-a', clean("3$names->{naa}")], outfunc => sub { });
+    run_command(['multipath', '-v1', clean("/dev/$_->{disk}")], outfunc => sub { }) for @$disks;
     my $mapped = sub { -e (paths($names))[0] };
     Lunet::Proxmox::Kernel::wait_for($mapped)
         or die "multipath makes no map of 3$names->{naa}: see its blacklist, and `multipath -v3 /dev/$disks->[0]->{disk}`\n";
@@ -186,9 +186,16 @@ sub gather {
 sub deactivate {
     my ($target, $names) = @_;
     my @disks = disks($target, $names);
-    my ($map) = map { Lunet::Proxmox::Kernel::map_of($_->{disk}) // () } @disks;
-    run_command(['multipath', '-f', clean("3$names->{naa}")], outfunc => sub { }) if $map;
+    my $map = map_over(@disks);
+    run_command(['multipath', '-v1', '-f', $map], outfunc => sub { }) if defined($map);
     remove($_) for @disks;
+}
+
+# The name of the map over some disks, which may be one for people (`mpatha`): multipath-tools take no other one. undef if there is none.
+sub map_over {
+    my ($map) = map { Lunet::Proxmox::Kernel::map_of($_->{disk}) // () } @_;
+    return undef if !defined($map);
+    return clean(attribute("block/$map/dm/name") // die "$map has no name\n");
 }
 
 # A volume of this node has another size.
@@ -200,9 +207,8 @@ sub resized {
         my $grown = sub { (attribute("block/$at->{disk}/size") // 0) * 512 >= $size };
         Lunet::Proxmox::Kernel::wait_for($grown) or die "/dev/$at->{disk} does not grow\n";
     }
-    my ($map) = map { Lunet::Proxmox::Kernel::map_of($_->{disk}) // () } @disks or return;
-    my $name = attribute("block/$map/dm/name") // die "$map has no name\n";
-    run_command(['multipathd', 'resize', 'map', clean($name)], outfunc => sub { });
+    my $map = map_over(@disks) // return;
+    run_command(['multipathd', 'resize', 'map', $map], outfunc => sub { });
 }
 
 1;

@@ -103,8 +103,12 @@ sub activate {
         or die "namespace $nsid of $nqn does not appear as " . path($names) . "\n";
 }
 
-# The kernel keeps the device while the namespace is there.
-sub deactivate { }
+# The kernel keeps the device while the namespace is there; but what uses it here has to let go.
+sub deactivate {
+    my ($nqn, $names) = @_;
+    my $disk = disk($names) // return;
+    die "/dev/$disk is in use on this node\n" if Lunet::Proxmox::Kernel::is_held($disk);
+}
 
 # A volume of this node has another size: the server has told the kernel so.
 sub resized {

@@ -11,9 +11,15 @@ use Time::HiRes qw(sleep time);
 
 my $BASE = '/api/v1';
 
+# Answers have some kilobytes for each volume, for which the decoder in perl takes thirty times as long.
+my $DECODER = eval { require JSON::XS; 'JSON::XS' } // 'JSON::PP';
+
 # Seconds for one request that reads, and for one that changes: lunet itself waits up to 20 seconds for its event loops.
-my $READ_TIMEOUT = 5;
+our $READ_TIMEOUT = 15;
 my $CHANGE_TIMEOUT = 25;
+
+# Seconds for what Proxmox asks of all storages every ten seconds: the others wait for it.
+our $STATUS_TIMEOUT = 5;
 
 # A change is tried for so long, in seconds. Proxmox gives up what it does under the lock of a storage after 60.
 my $PATIENCE = 45;
@@ -81,7 +87,7 @@ sub exchange {
         (my $why = $answer->{content}) =~ s/\s+\z//;
         return (0, $why);
     }
-    my $json = eval { JSON::PP->new->utf8->decode($answer->{content}) };
+    my $json = eval { $DECODER->new->utf8->decode($answer->{content}) };
     return ($answer->{status}, $json, $answer->{headers}->{etag});
 }
 

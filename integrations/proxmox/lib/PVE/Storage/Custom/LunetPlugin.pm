@@ -624,7 +624,7 @@ sub check_connection {
     my ($class, $storeid, $scfg) = @_;
 
     my $client = client($storeid, $scfg);
-    my ($status, $json) = $client->exchange('GET', '/me', undef);
+    my ($status, $json) = $client->exchange('GET', '/me', undef, timeout => $Lunet::Proxmox::Rest::STATUS_TIMEOUT);
     if (!$status) {
         # A server that is off is one thing; a certificate that is not the right one has to be seen.
         die "$json\n" if $json =~ /certificate|fingerprint|SSL/i;
@@ -713,7 +713,8 @@ sub unmap_volume {
 sub status {
     my ($class, $storeid, $scfg, $cache) = @_;
 
-    my $room = client($storeid, $scfg)->get('/stats')->{room} // return;
+    my $timeout = $Lunet::Proxmox::Rest::STATUS_TIMEOUT;
+    my $room = client($storeid, $scfg)->get('/stats', timeout => $timeout)->{room} // return;
     my ($total, $free) = map { int($room->{$_}) } qw(size_bytes available_bytes);
     return ($total, $free, $total - $free, 1);
 }
