@@ -128,10 +128,18 @@ test_what_is_killed_can_be_detached_and_attached_again() {
 
 # --- NVMe over TCP ---------------------------------------------------------------------------------------------------------------
 
+# What a unit of systemd has under a name: UNIT NAME
+of_unit() { sed -n "s/^$2=//p" "$1" | sed 's/\$\$/$/g'; }
+
 # What the units do at boot.
 units() {
     local unit
-    for unit in /etc/systemd/system/lunet-attach-*.service; do sh -c "$(sed -n 's/^ExecStart=//p' "$unit")"; done >/dev/null
+    for unit in /etc/systemd/system/lunet-attach-*.service; do
+        sh -c "$(of_unit "$unit" ExecCondition)"
+        sh -c "$(of_unit "$unit" ExecStart)"
+        # Whoever comes second has nothing to do.
+        fails sh -c "$(of_unit "$unit" ExecCondition)"
+    done >/dev/null
 }
 
 test_nvme_is_mounted_comes_back_and_goes() {

@@ -138,9 +138,7 @@ impl Address {
             }
             other => return Err(AddressError::Scheme(other.to_owned())),
         };
-        let plain =
-            |name: &&String| name.chars().all(|c| c.is_ascii_graphic() && !"\"'\\$`".contains(c));
-        match address.name.as_ref().filter(|name| !plain(name)) {
+        match address.name.as_ref().filter(|name| !is_plain(name)) {
             Some(name) => Err(AddressError::Name(name.clone())),
             None => Ok(address),
         }
@@ -197,6 +195,12 @@ impl Address {
             more: Vec::new(),
         })
     }
+}
+
+/// Whether a name is one word for shells, units of systemd and rules of udev, and no pattern.
+#[must_use]
+pub fn is_plain(name: &str) -> bool {
+    name.chars().all(|c| c.is_ascii_alphanumeric() || "-._:/+=@,~".contains(c))
 }
 
 /// Whether a port stands behind the host.

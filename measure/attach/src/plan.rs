@@ -2,7 +2,7 @@
 
 use serde::Serialize;
 
-use crate::address::{Address, Transport, place};
+use crate::address::{Address, AddressError, Transport, is_plain, place};
 use crate::host::{Host, SessionFact};
 use crate::journal::{Attachment, State};
 use crate::profile::{Choice, Profile};
@@ -151,6 +151,10 @@ pub fn plan(
         return Err(Refusal::NoWay(server.refused.clone()));
     };
     check(options, &offer)?;
+    // The server may have named it.
+    if !is_plain(&offer.name) {
+        return Err(Refusal::Option(AddressError::Name(offer.name).to_string()));
+    }
     if let Some(have) = there.iter().find(|have| is_same(have, &offer)) {
         return Err(Refusal::Attached { url: address.to_string(), name: have.name.clone() });
     }
@@ -491,6 +495,16 @@ fn policy(plan: &mut Plan, host: &Host) -> Option<Step> {
     Some(Step::Policy { nqn, policy })
 }
 
+/// For a unit: whether nobody has connected the path yet, as for another namespace of the subsystem.
+fn is_missing(path: &NvmePath) -> String {
+    let NvmePath { nqn, address, port, .. } = path;
+    format!(
+        "/bin/sh -c 'for c in /sys/class/nvme/nvme*; do if grep -qsxF {nqn} $$c/subsysnqn && grep -qsx {} $$c/transport && \
+         cut -d, -f1,2 $$c/address | grep -qxF traddr={address},trsvcid={port}; then exit 1; fi; done'",
+        path.kind()
+    )
+}
+
 /// A unit for each path, so that each tries again by itself.
 fn at_boot(
     plan: &mut Plan,
@@ -506,10 +520,11 @@ fn at_boot(
     let text = format!(
         "{}[Unit]\nDescription=Path {number} of {}, attached by lunet\nWants=network-online.target remote-fs-pre.target\n\
          After=network-online.target\nBefore=remote-fs-pre.target\nStartLimitIntervalSec=0\n\n[Service]\nType=oneshot\n\
-         RemainAfterExit=yes\nExecStartPre=-/sbin/modprobe {}\nExecStart=/usr/sbin/nvme {}\nRestart=on-failure\n\
+         RemainAfterExit=yes\nExecCondition={}\nExecStartPre=-/sbin/modprobe {}\nExecStart=/usr/sbin/nvme {}\nRestart=on-failure\n\
          RestartSec=10\n\n[Install]\nWantedBy=multi-user.target\n",
         head(&plan.name),
         plan.name,
+        is_missing(path),
         path.module(),
         words.join(" ")
     );
