@@ -3,6 +3,7 @@
 //! A fault is one change to a healthy machine (`faults/*.toml`). `LUNET_BLESS=1` writes the table in docs/doctor.md anew.
 
 mod captured;
+mod planted;
 
 use std::collections::BTreeSet;
 use std::fmt::Write;
@@ -12,10 +13,11 @@ use std::path::PathBuf;
 use lunet_host::ceilings;
 use lunet_host::doctor::{Checks, Report, State, examine};
 use lunet_host::facts::facts;
-use lunet_host::source::{Command, Source, Tree};
+use lunet_host::source::Tree;
 use serde::Deserialize;
 
 use self::captured::{here, hold, machines, tree};
+use self::planted::Replacement;
 
 /// The machine before anybody cared for it; in all others there is nothing to find.
 const RECIPE: &str = "recipe";
@@ -42,7 +44,7 @@ struct Fault {
     /// A tree that is laid over the machine.
     overlay: Option<String>,
     /// In a file or the output of a command (`$ ...`) this text becomes that one.
-    replace: Option<(String, String, String)>,
+    replace: Option<Replacement>,
 }
 
 #[derive(Deserialize)]
@@ -74,33 +76,7 @@ fn faults() -> Vec<Fault> {
 
 /// The machine with the fault.
 fn planted(fault: &Fault) -> Result<Tree, String> {
-    let mut tree = tree(&fault.machine);
-    let has = |text: &str, from: &str| match text.contains(from) {
-        true => Ok(()),
-        false => Err(format!("there is no {from:?} in {text}")),
-    };
-    if let Some(overlay) = &fault.overlay {
-        tree.overlay(overlay).map_err(|error| error.to_string())?;
-    }
-    if let Some((place, from, to)) = &fault.replace {
-        match place.strip_prefix("$ ") {
-            Some(line) => {
-                let mut words = line.split(' ');
-                let program = words.next().unwrap();
-                let command = Command::new(program, &words.collect::<Vec<_>>());
-                let mut output = tree.run(&command).ok_or_else(|| format!("no {line}"))?;
-                has(&output.stdout, from)?;
-                output.stdout = output.stdout.replace(from, to);
-                tree.command(line, output);
-            }
-            None => {
-                let text = tree.read(place).ok_or_else(|| format!("no {place}"))?;
-                has(&text, from)?;
-                tree.file(place, &text.replace(from, to));
-            }
-        }
-    }
-    Ok(tree)
+    planted::planted(&fault.machine, fault.overlay.as_deref(), fault.replace.as_slice())
 }
 
 #[test]
