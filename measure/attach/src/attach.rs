@@ -261,7 +261,16 @@ impl Work<'_> {
         let reload = if systemd { vec![Call::new("systemctl daemon-reload")] } else { Vec::new() };
         self.step(Step::Directory { path: directory.to_owned(), made: false })?;
         self.step(Step::Line { path: "/etc/fstab".to_owned(), line, reload, edit: None })?;
-        self.step(Step::Mount { directory: directory.to_owned() })
+        self.step(Step::Mount { directory: directory.to_owned() })?;
+        // By its UUID: the copy of a disk has the same.
+        match disk::mounted_at(self.source(), directory) {
+            Some(mounted) if mounted == device => Ok(()),
+            mounted => Err(failed(format!(
+                "{directory} has {} now, and not {device}: another disk has a file system with the same UUID {uuid}, as a copy \
+                 has; give one a new one, unmounted: `tune2fs -U random` (ext4), `xfs_admin -U generate` (XFS)",
+                mounted.as_deref().unwrap_or("nothing")
+            ))),
+        }
     }
 
     fn make(&mut self, device: &str, kind: FileSystem) -> Result<(), Failed> {

@@ -173,9 +173,8 @@ pub fn content(system: &dyn System, device: &str) -> Result<Content, Fault> {
     }
 }
 
-/// Who uses disks, in words, besides the file system at `own` and what is made of them by multipath.
-#[must_use]
-pub fn users(source: &dyn Source, disks: &[String], own: Option<&str>) -> Vec<String> {
+/// The disks, their partitions and what multipath makes of them: their names below /sys/block.
+fn with_maps(source: &dyn Source, disks: &[String]) -> Vec<String> {
     let mut all: Vec<String> = disks.to_vec();
     for disk in disks {
         let within = source.names(&format!("/sys/block/{disk}"));
@@ -185,6 +184,37 @@ pub fn users(source: &dyn Source, disks: &[String], own: Option<&str>) -> Vec<St
     }
     all.sort();
     all.dedup();
+    all
+}
+
+/// Fails if anything holds one of the disks: what is taken away below it is lost.
+///
+/// # Errors
+/// A sentence with the next step.
+pub fn check_free(system: &dyn System, disks: &[String]) -> Result<(), Fault> {
+    let source = system.machine().source();
+    for disk in disks {
+        let holders = source.names(&format!("/sys/block/{disk}/holders"));
+        let maps: Vec<String> = holders.into_iter().filter(|name| is_map(source, name)).collect();
+        // multipath holds its paths: who uses the map counts.
+        let used = if maps.is_empty() { vec![disk.clone()] } else { maps };
+        for name in used {
+            let file = device(source, &name);
+            if system.is_held(&file)? {
+                return Err(Fault(format!(
+                    "{file} is still in use, and stays: by a mount of another namespace (`grep {name} /proc/*/mountinfo`), \
+                     LVM, md, a loop device or a target of the kernel (`lsblk /dev/{disk}`, `losetup`); end that, and detach again"
+                )));
+            }
+        }
+    }
+    Ok(())
+}
+
+/// Who uses disks, in words, besides the file system at `own` and what is made of them by multipath.
+#[must_use]
+pub fn users(source: &dyn Source, disks: &[String], own: Option<&str>) -> Vec<String> {
+    let all = with_maps(source, disks);
     let files: Vec<String> =
         all.iter().flat_map(|name| [device(source, name), format!("/dev/{name}")]).collect();
     let is_ours = |file: &str| files.iter().any(|have| have == file);
@@ -192,6 +222,12 @@ pub fn users(source: &dyn Source, disks: &[String], own: Option<&str>) -> Vec<St
     for (file, at) in mounts(source).into_iter().filter(|(_, at)| own != Some(at.as_str())) {
         if is_ours(&file) {
             found.push(format!("{file} is mounted at {at}"));
+        }
+    }
+    // Of a disk that is gone nobody can say which file system it was.
+    if let Some((own, file)) = own.and_then(|own| Some((own, mounted_at(source, own)?))) {
+        if !disks.is_empty() && !is_ours(&file) {
+            found.push(format!("{file}, which is not of this disk, is mounted over it at {own}"));
         }
     }
     let swaps = source.read("/proc/swaps").unwrap_or_default();

@@ -28,6 +28,10 @@ pub struct Fake {
     pub fail_at: Cell<Option<usize>>,
     /// The change at which the program is killed.
     pub die_at: Cell<Option<usize>>,
+    /// A device that something holds which only the kernel knows.
+    pub held: RefCell<Option<String>>,
+    /// The device that a mount takes for the one that was meant.
+    pub copy: RefCell<Option<String>>,
     dead: Cell<bool>,
     next: Cell<usize>,
 }
@@ -67,6 +71,8 @@ impl Fake {
             changes: Cell::new(0),
             fail_at: Cell::new(None),
             die_at: Cell::new(None),
+            held: RefCell::default(),
+            copy: RefCell::default(),
             dead: Cell::new(false),
             next: Cell::new(1),
         }
@@ -197,17 +203,35 @@ impl Fake {
     }
 
     fn multipath(&self, args: &[&str]) {
+        let mut disks = self.names("/sys/block");
+        disks.retain(|name| name.starts_with("sd"));
         let mut tree = self.tree.borrow_mut();
         match args {
             ["-a", wwid] => {
                 tree.file("/etc/multipath/wwids", &format!("# WWIDs\n/{wwid}/\n"));
                 tree.file("/sys/block/dm-1/dm/uuid", &format!("mpath-{wwid}"));
                 tree.file("/sys/block/dm-1/dm/name", wwid);
+                for disk in disks {
+                    tree.symlink(&format!("/sys/block/{disk}/holders/dm-1"), "/sys/block/dm-1");
+                }
             }
             ["-w", _] => tree.file("/etc/multipath/wwids", "# WWIDs\n"),
-            ["-f", _] => tree.remove("/sys/block/dm-1"),
+            ["-f", _] => {
+                tree.remove("/sys/block/dm-1");
+                for disk in disks {
+                    tree.remove(&format!("/sys/block/{disk}/holders"));
+                }
+            }
             _ => {}
         }
+    }
+
+    /// The disk that is used: what multipath makes, or the first one.
+    fn device(&self) -> String {
+        let names = self.names("/sys/block");
+        let map = names.iter().find(|name| name.starts_with("dm-"));
+        let disk = names.iter().find(|name| !name.contains('c'));
+        map.or(disk).map_or_else(String::new, |name| crate::disk::device(self, name))
     }
 
     fn act(&self, call: &Call) -> Result<(), Fault> {
@@ -222,14 +246,17 @@ impl Fake {
             ("mkfs.ext4", _) => self.disk.set(Disk::Ext4),
             ("mount", [at]) => {
                 let at = crate::disk::word(at);
+                let device = self.copy.borrow().clone().unwrap_or_else(|| self.device());
                 let mounts = self.tree.borrow().read("/proc/mounts").unwrap()
-                    + &format!("/dev/x {at} ext4 rw 0 0\n");
+                    + &format!("{device} {at} ext4 rw 0 0\n");
                 self.tree.borrow_mut().file("/proc/mounts", &mounts);
             }
             ("umount", [at]) => {
                 let at = crate::disk::word(at);
                 let mounts = self.tree.borrow().read("/proc/mounts").unwrap();
-                let rest = mounts.replace(&format!("/dev/x {at} ext4 rw 0 0\n"), "");
+                let is_there = |line: &&str| line.contains(&format!(" {at} "));
+                let last = mounts.lines().rfind(is_there).unwrap_or_default();
+                let rest = mounts.replace(&format!("{last}\n"), "");
                 self.tree.borrow_mut().file("/proc/mounts", &rest);
             }
             _ => {}
@@ -336,6 +363,10 @@ impl System for Fake {
 
     fn is_blank(&self, _: &str) -> Result<bool, Fault> {
         Ok(self.disk.get() == Disk::Blank)
+    }
+
+    fn is_held(&self, device: &str) -> Result<bool, Fault> {
+        Ok(self.held.borrow().as_deref() == Some(device))
     }
 
     fn wait(&self, _: Instant, _: Duration) -> bool {

@@ -121,14 +121,18 @@ pub fn all(machine: &dyn Machine, state: &str) -> Result<Vec<Attachment>, Fault>
     for file in machine.source().names(state) {
         let Some(name) = file.strip_suffix(".json") else { continue };
         let path = path(state, name);
-        let wrong = |what: String| Fault(format!("the journal {path}: {what}"));
+        let wrong = |what: String| {
+            Fault(format!(
+                "the journal {path}: {what}; restore it, or move it away, and take back by hand what it says"
+            ))
+        };
         let Some(kept) = machine.get(&path).map_err(|fault| wrong(fault.0))? else { continue };
         let json: serde_json::Value =
             serde_json::from_slice(&kept.bytes).map_err(|error| wrong(error.to_string()))?;
         if json["version"] != VERSION {
             let is = &json["version"];
-            return Err(wrong(format!(
-                "it has the form {is}, and this lunet knows {VERSION}: detach with the lunet that wrote it"
+            return Err(Fault(format!(
+                "the journal {path}: it has the form {is}, and this lunet knows {VERSION}: detach with the lunet that wrote it"
             )));
         }
         found.push(serde_json::from_value(json).map_err(|error| wrong(error.to_string()))?);

@@ -378,12 +378,20 @@ impl Step {
                 made.iter().for_each(|folder| cx.machine().prune(folder));
             }
             Self::Session { path } => {
-                if path.session(&host::sessions(cx.source())).is_some() {
+                if let Some(session) = path.session(&host::sessions(cx.source())) {
+                    disk::check_free(
+                        cx.system,
+                        &names(disk::all_of_session(cx.source(), &session)),
+                    )?;
                     run(path.node().with(["--logout"]).within(ENDING))?;
                 }
             }
             Self::Controller { path, .. } => {
                 if let Some(id) = path.controller(&host::controllers(cx.source())) {
+                    disk::check_free(
+                        cx.system,
+                        &names(disk::all_of_subsystem(cx.source(), &path.nqn)),
+                    )?;
                     run(Call::new("nvme disconnect -d").with([id]).within(ENDING))?;
                 }
             }
@@ -504,7 +512,9 @@ impl Step {
                 vec![Call::new("multipath -a").with([wwid]), Call::new("multipathd reconfigure")]
             }
             Self::MakeFileSystem { device, kind } => {
-                vec![Call::new(&format!("mkfs.{kind} -q")).with([device]).within(600)]
+                // What was on a disk that was not empty after all can be saved as long as nothing is discarded.
+                let gently = if kind == "xfs" { "-K" } else { "-E nodiscard" };
+                vec![Call::new(&format!("mkfs.{kind} -q {gently}")).with([device]).within(3600)]
             }
             Self::Directory { path, .. } => vec![Call::new("mkdir -p").with([path])],
             Self::Mount { directory } => vec![Call::new("mount").with([directory]).within(ENDING)],
@@ -734,9 +744,18 @@ fn file_away(cx: &Context<'_>, path: &str, text: &str) -> Result<Vec<String>, Fa
     }
 }
 
+/// Disks without the numbers of their units.
+fn names(disks: Vec<(u32, String)>) -> Vec<String> {
+    disks.into_iter().map(|(_, name)| name).collect()
+}
+
 fn map_away(cx: &Context<'_>, wwid: &str, listed: bool) -> Result<(), Fault> {
-    if disk::map_of(cx.source(), wwid).is_some() {
-        cx.system.run(&Call::new("multipath -f").with([wwid]).within(ENDING))?;
+    if let Some(map) = disk::map_of(cx.source(), wwid) {
+        disk::check_free(cx.system, std::slice::from_ref(&map))?;
+        // By its name, which need not be its WWID (user_friendly_names).
+        let name = cx.source().text(&format!("/sys/block/{map}/dm/name"));
+        let name = name.unwrap_or_else(|| wwid.to_owned());
+        cx.system.run(&Call::new("multipath -f").with([name]).within(ENDING))?;
     }
     if cx.source().read(WWIDS).is_some_and(|text| text.contains(wwid)) {
         cx.system.run(&Call::new("multipath -w").with([wwid]))?;

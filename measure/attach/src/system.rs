@@ -8,6 +8,8 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use lunet_host::apply::{Fault, LiveMachine, Machine};
+use rustix::fs::{Mode, OFlags};
+use rustix::io::Errno;
 use serde::{Deserialize, Serialize};
 
 /// So much of each end of a device is looked at, in bytes.
@@ -99,6 +101,12 @@ pub trait System {
     /// It cannot be read.
     fn is_blank(&self, device: &str) -> Result<bool, Fault>;
 
+    /// Whether anything holds a device: a mount, in whatever namespace, LVM, md, a loop device, a target in the kernel.
+    ///
+    /// # Errors
+    /// It cannot be opened.
+    fn is_held(&self, device: &str) -> Result<bool, Fault>;
+
     /// Waits a moment for something that comes by itself; false if it has been waited long enough.
     fn wait(&self, since: Instant, limit: Duration) -> bool;
 
@@ -164,6 +172,19 @@ impl System for Live {
         blank(device).map_err(|error| Fault(format!("{device} cannot be read: {}", words(&error))))
     }
 
+    fn is_held(&self, device: &str) -> Result<bool, Fault> {
+        // What claims a block device claims it for itself alone (open(2), O_EXCL).
+        let flags = OFlags::RDONLY | OFlags::EXCL | OFlags::NONBLOCK | OFlags::CLOEXEC;
+        match rustix::fs::open(device, flags, Mode::empty()) {
+            Err(Errno::BUSY) => Ok(true),
+            // A disk without its paths is not there, or cannot be opened, and cannot be held by that.
+            Ok(_) | Err(Errno::NOENT | Errno::NXIO | Errno::NODEV | Errno::IO) => Ok(false),
+            Err(error) => {
+                Err(Fault(format!("{device} cannot be opened: {}", words(&error.into()))))
+            }
+        }
+    }
+
     fn wait(&self, since: Instant, limit: Duration) -> bool {
         thread::sleep(Duration::from_millis(100));
         since.elapsed() < limit
@@ -190,14 +211,27 @@ fn wait(child: &mut Child, call: &Call) -> Result<i32, Fault> {
             }
             _ => {
                 let _ = child.kill();
-                let _ = child.wait();
-                return Err(Fault(format!(
-                    "`{call}` did not end within {} s, and was killed",
-                    call.limit
-                )));
+                return Err(Fault(late(child, call)));
             }
         }
     }
+}
+
+/// What is said of a program that took too long. One that waits for a disk inside the kernel does not even end when it is
+/// killed, and is not waited for.
+fn late(child: &mut Child, call: &Call) -> String {
+    let since = Instant::now();
+    while since.elapsed() < Duration::from_secs(1) {
+        if matches!(child.try_wait(), Ok(Some(_))) {
+            return format!("`{call}` did not end within {} s, and was killed", call.limit);
+        }
+        thread::sleep(Duration::from_millis(5));
+    }
+    format!(
+        "`{call}` did not end within {} s, and waits in the kernel for a disk that does not answer: see that its server is \
+         reached, and try again",
+        call.limit
+    )
 }
 
 fn blank(device: &str) -> io::Result<bool> {

@@ -264,6 +264,55 @@ fn a_disk_in_use_is_not_detached() {
     clear(&fake).expect("detached");
 }
 
+/// By a mount in another namespace or a target of the kernel, which no list shows.
+#[test]
+fn a_disk_that_only_the_kernel_knows_to_be_in_use_keeps_its_session() {
+    for portals in [1, 2] {
+        let fake = Fake::new();
+        let before = fake.state();
+        let plan = planned(&fake, Transport::Iscsi, portals, &Options::default());
+        let device = attach(&fake, &plan, &secrets(), &[], STATE).expect("attached").device;
+        *fake.held.borrow_mut() = Some(device.clone());
+        let error = clear(&fake).expect_err("in use");
+        assert!(error.0.contains(&device) && error.0.contains("detach again"), "{error}");
+        assert!(!fake.ran.borrow().iter().any(|call| call.contains("--logout")), "{portals}");
+        *fake.held.borrow_mut() = None;
+        clear(&fake).expect("detached");
+        assert_eq!(fake.state(), before);
+    }
+}
+
+/// A copy of a disk has a file system with the same UUID, and a mount may take that one.
+#[test]
+fn the_file_system_of_a_copy_is_not_taken_for_the_one_that_was_meant() {
+    let fake = Fake::new();
+    let before = fake.state();
+    *fake.copy.borrow_mut() = Some("/dev/sdz".into());
+    let plan = planned(&fake, Transport::Iscsi, 1, &mounted());
+    let Err(AttachError::Failed { why, left, .. }) = attach(&fake, &plan, &secrets(), &[], STATE)
+    else {
+        panic!("it was mounted")
+    };
+    assert!(why.0.contains("/dev/sdz now") && why.0.contains("tune2fs -U random"), "{why}");
+    assert_eq!(left, None);
+    assert_eq!(fake.state(), before);
+}
+
+/// What somebody has mounted over it is not taken away, and neither is the disk below.
+#[test]
+fn what_is_mounted_over_it_stays() {
+    let fake = Fake::new();
+    let plan = planned(&fake, Transport::Iscsi, 1, &mounted());
+    attach(&fake, &plan, &secrets(), &[], STATE).expect("attached");
+    let mounts = lunet_host::source::Source::read(&fake, "/proc/mounts").expect("mounts");
+    let over = format!("{mounts}tmpfs /srv/a\\040b tmpfs rw 0 0\n");
+    fake.tree.borrow_mut().file("/proc/mounts", &over);
+    let error = clear(&fake).expect_err("in use");
+    assert!(error.0.contains("tmpfs, which is not of this disk"), "{error}");
+    fake.tree.borrow_mut().file("/proc/mounts", &mounts);
+    clear(&fake).expect("detached");
+}
+
 #[test]
 fn two_luns_of_a_target_share_its_session() {
     let fake = Fake::new();

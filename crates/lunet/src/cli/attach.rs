@@ -1,7 +1,7 @@
 //! `lunet attach` and `lunet detach`
 
 use std::io::{self, BufRead, IsTerminal, Write};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 use anyhow::{Context, Result, bail};
@@ -161,7 +161,9 @@ pub fn detach(options: &Detach, remote: &Remote) -> Result<ExitCode> {
     let mut others = journal::all(Live.machine(), STATE)?;
     let what =
         Address::parse(&options.what).map_or_else(|_| options.what.clone(), |url| url.to_string());
-    let Some(at) = others.iter().position(|have| have.is_meant(&what)) else {
+    let Some(at) =
+        others.iter().position(|have| have.is_meant(&what) || have.is_meant(&real(&options.what)))
+    else {
         bail!(
             "{} is not attached by `lunet attach`: `lunet attach --status` shows what is",
             options.what
@@ -253,11 +255,25 @@ fn of_plan(plan: &Plan) -> Value {
     })
 }
 
+/// A directory as the kernel names it: without symbolic links in the part of it that is there. Else nobody would find it
+/// among the mounts.
+fn real(directory: &str) -> String {
+    let path = Path::new(directory);
+    let mut parts = path.ancestors().map(|above| (above, above.canonicalize()));
+    let found = parts.find_map(|(above, real)| Some((above, real.ok()?)));
+    let whole = found.and_then(|(above, real)| {
+        let rest = path.strip_prefix(above).ok()?;
+        Some(rest.components().fold(real, |all, part| all.join(part)))
+    });
+    let whole = whole.filter(|_| path.is_absolute());
+    let whole = whole.and_then(|path| path.to_str().map(str::to_owned));
+    whole.unwrap_or_else(|| directory.trim_end_matches('/').to_owned())
+}
+
 impl Attach {
     fn plan(&self, address: &Address, secrets: &Secrets, there: &[Attachment]) -> Result<Plan> {
         let source = Live.machine().source();
-        let mount =
-            self.mount.as_deref().map(|directory| directory.trim_end_matches('/').to_owned());
+        let mount = self.mount.as_deref().map(real);
         if let Some(directory) = &mount {
             steps::check_directory(source, directory)?;
         }
@@ -331,5 +347,33 @@ impl From<Kind> for FileSystem {
             Kind::Ext4 => Self::Ext4,
             Kind::Xfs => Self::Xfs,
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs;
+    use std::os::unix::fs::symlink;
+
+    use tempfile::TempDir;
+
+    use super::real;
+
+    #[test]
+    fn directories_are_named_as_the_kernel_does() {
+        let dir = TempDir::new().unwrap();
+        let at = |name: &str| dir.path().join(name).to_str().unwrap().to_owned();
+        fs::create_dir(at("there")).unwrap();
+        symlink(at("there"), at("link")).unwrap();
+        let base = real(dir.path().to_str().unwrap());
+        for (given, found) in [
+            ("link", "there"),
+            ("link/", "there"),
+            ("link/new/deeper", "there/new/deeper"),
+            ("new//deeper/", "new/deeper"),
+        ] {
+            assert_eq!(real(&at(given)), format!("{base}/{found}"), "{given}");
+        }
+        assert_eq!(real("relative/"), "relative");
     }
 }
