@@ -4,10 +4,19 @@ if [ ! -e /etc/lunet/lunet.toml ]; then
     install -d -m 750 -o lunet -g lunet /etc/lunet
     install -m 640 -o lunet -g lunet /usr/share/lunet/lunet.toml /etc/lunet/lunet.toml
 fi
+# As its user, whose folder it is: root writes nothing where another user decides what the names are.
+as_lunet() { timeout 60 setpriv --reuid=lunet --regid=lunet --init-groups -- "$@"; }
 # Keys of earlier versions are taken out, and a copy is kept. What cannot be done is told, and holds up nothing.
-lunet config migrate /etc/lunet/lunet.toml || :
+as_lunet lunet config migrate /etc/lunet/lunet.toml || :
 if [ -d /run/systemd/system ]; then
     systemctl daemon-reload >/dev/null || :
     # After an upgrade, if it runs.
-    [ "$1" -lt 2 ] || systemctl try-restart lunet.service >/dev/null || :
+    # A configuration that this lunet refuses ends no server that works: that goes on until it is right.
+    if [ "$1" -lt 2 ] || ! systemctl --quiet is-active lunet.service; then
+        :
+    elif as_lunet lunet config check /etc/lunet/lunet.toml >/dev/null; then
+        systemctl try-restart lunet.service >/dev/null || :
+    else
+        echo "lunet: the server that runs was not restarted, because this version refuses /etc/lunet/lunet.toml: mend it, and \`systemctl restart lunet\`" >&2
+    fi
 fi
