@@ -6,6 +6,7 @@ use strict;
 use warnings;
 
 use HTTP::Tiny;
+use IO::Socket::SSL ();
 use JSON::PP ();
 use Time::HiRes qw(sleep time);
 
@@ -33,16 +34,20 @@ sub new {
     my ($class, %of) = @_;
     my $host = $of{server} =~ /:/ ? "[$of{server}]" : $of{server};
     my $self = bless { url => "https://$host:" . ($of{port} // 3261), token => $of{token} }, $class;
+    my $pin;
     my $tls = { SSL_verify_mode => 1, SSL_verifycn_scheme => 'http', SSL_verifycn_name => $of{server} };
     if (my $fingerprint = $of{fingerprint}) {
         (my $hex = lc($fingerprint)) =~ s/://g;
         die "the fingerprint of lunet's certificate is not a SHA-256 in hexadecimal\n" if $hex !~ /^[0-9a-f]{64}$/;
-        $tls->{SSL_fingerprint} = "sha256\$$hex";
+        # This certificate and no other: SSL_fingerprint would also take any that an authority of this machine has signed.
+        $tls->{SSL_verifycn_scheme} = 'none';
+        $tls->{SSL_verify_callback} = sub { is_pinned($hex, @_[4, 5]) };
+        $pin = $hex;
     } elsif ($of{ca}) {
         $tls->{SSL_ca_file} = $of{ca};
     }
     # Connections are kept for the next request to the same server. HTTP::Tiny does not use those of a parent process.
-    my $trusted = $tls->{SSL_fingerprint} // $tls->{SSL_ca_file};
+    my $trusted = $pin // $tls->{SSL_ca_file};
     $self->{http} = $http->{ join('|', $self->{url}, $trusted // '') } //= HTTP::Tiny->new(
         agent => 'lunet-proxmox',
         max_redirect => 0,
@@ -55,6 +60,14 @@ sub new {
         https_proxy => undef,
     );
     return $self;
+}
+
+# Is the certificate of this depth in its chain the one with the SHA-256, if it is the server's own?
+sub is_pinned {
+    my ($hex, $certificate, $depth) = @_;
+    return 1 if $depth > 0;
+    my $digest = Net::SSLeay::X509_digest($certificate, Net::SSLeay::EVP_get_digestbyname('sha256'));
+    return unpack('H*', $digest) eq $hex ? 1 : 0;
 }
 
 # A part of a path.
