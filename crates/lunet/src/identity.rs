@@ -84,9 +84,13 @@ pub(crate) fn uuid() -> io::Result<String> {
     let mut bytes = [0; 16];
     lunet_os::random::fill(&mut bytes)?;
     let bits = u128::from_be_bytes(bytes) & !(0xf << 76 | 0x3 << 62) | 0x4 << 76 | 0x2 << 62;
-    let hex = format!("{bits:032x}");
-    let parts = [&hex[..8], &hex[8..12], &hex[12..16], &hex[16..20], &hex[20..]];
-    Ok(parts.join("-"))
+    Ok(written(bits.to_be_bytes()))
+}
+
+/// A UUID as it is written (RFC 9562 4).
+pub(crate) fn written(uuid: [u8; 16]) -> String {
+    let hex = format!("{:032x}", u128::from_be_bytes(uuid));
+    [&hex[..8], &hex[8..12], &hex[12..16], &hex[16..20], &hex[20..]].join("-")
 }
 
 fn is_uuid(text: &str) -> bool {

@@ -111,9 +111,7 @@ fn naa(now: &Served, config: &config::Volume) -> String {
 /// What NVMe hosts know it by.
 fn uuid(now: &Served, config: &config::Volume) -> String {
     let names = lunet_front_iscsi::names::names(&identity::of_volume(&now.machine, config));
-    let hex: String = names.uuid.iter().map(|byte| format!("{byte:02x}")).collect();
-    let parts = [&hex[..8], &hex[8..12], &hex[12..16], &hex[16..20], &hex[20..]];
-    parts.join("-")
+    identity::written(names.uuid)
 }
 
 impl Manager {

@@ -11,6 +11,8 @@ use lunet_nvme::name::DISCOVERY_NQN;
 use lunet_server::{OpStats, PortalStatus, Reason};
 use lunet_volume::{Cause, Stage};
 
+use crate::identity;
+
 /// Sessions as the API reports them.
 pub fn sessions(all: Vec<SessionInfo>) -> Vec<Session> {
     all.into_iter().map(session).collect()
@@ -85,7 +87,7 @@ fn controller(info: ControllerInfo, first: usize) -> Session {
         keys: vec![digest("HeaderDigest", info.digests.0), digest("DataDigest", info.digests.1)],
         controller: Some(Controller {
             cntlid: info.cntlid,
-            host_id: uuid(info.host_id),
+            host_id: identity::written(info.host_id),
             authenticated: info.authenticated,
             tls: info.tls.map(str::to_owned),
             keep_alive_ms: info.kato.as_millis() as u64,
@@ -94,12 +96,6 @@ fn controller(info: ControllerInfo, first: usize) -> Session {
         }),
         ..Session::default()
     }
-}
-
-/// A host identifier as it is written.
-fn uuid(bytes: [u8; 16]) -> String {
-    let hex = format!("{:032x}", u128::from_be_bytes(bytes));
-    [&hex[..8], &hex[8..12], &hex[12..16], &hex[16..20], &hex[20..]].join("-")
 }
 
 /// Portals as the API reports them.
