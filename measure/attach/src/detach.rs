@@ -3,7 +3,6 @@
 use lunet_host::apply::Fault;
 
 use crate::disk;
-use crate::host;
 use crate::journal::{Attachment, State};
 use crate::server::Secrets;
 use crate::step::{Context, Step};
@@ -38,23 +37,8 @@ pub fn detach(
 /// The disks that go with an attachment.
 fn disks(cx: &Context<'_>, attachment: &Attachment) -> Vec<String> {
     let source = cx.system.machine().source();
-    let (sessions, controllers) = (host::sessions(source), host::controllers(source));
-    let mut found = Vec::new();
-    for step in attachment.steps.iter().filter(|step| cx.twin(step).is_none()) {
-        match step {
-            Step::Session { path } => {
-                let session = path.session(&sessions);
-                found.extend(
-                    session.into_iter().flat_map(|session| disk::all_of_session(source, &session)),
-                );
-            }
-            Step::Controller { path, .. } if path.controller(&controllers).is_some() => {
-                found.extend(disk::all_of_subsystem(source, &path.nqn));
-            }
-            _ => {}
-        }
-    }
-    let mut names: Vec<String> = found.into_iter().map(|(_, name)| name).collect();
+    let own = attachment.steps.iter().filter(|step| cx.twin(step).is_none());
+    let mut names: Vec<String> = own.flat_map(|step| step.disks(source)).collect();
     names.sort();
     names.dedup();
     names

@@ -179,8 +179,7 @@ fn with_maps(source: &dyn Source, disks: &[String]) -> Vec<String> {
     for disk in disks {
         let within = source.names(&format!("/sys/block/{disk}"));
         all.extend(within.into_iter().filter(|name| name.starts_with(disk.as_str())));
-        let holders = source.names(&format!("/sys/block/{disk}/holders"));
-        all.extend(holders.into_iter().filter(|name| is_map(source, name)));
+        all.extend(maps_over(source, disk));
     }
     all.sort();
     all.dedup();
@@ -194,8 +193,7 @@ fn with_maps(source: &dyn Source, disks: &[String]) -> Vec<String> {
 pub fn check_free(system: &dyn System, disks: &[String]) -> Result<(), Fault> {
     let source = system.machine().source();
     for disk in disks {
-        let holders = source.names(&format!("/sys/block/{disk}/holders"));
-        let maps: Vec<String> = holders.into_iter().filter(|name| is_map(source, name)).collect();
+        let maps = maps_over(source, disk);
         // multipath holds its paths: who uses the map counts.
         let used = if maps.is_empty() { vec![disk.clone()] } else { maps };
         for name in used {
@@ -250,10 +248,14 @@ pub fn users(source: &dyn Source, disks: &[String], own: Option<&str>) -> Vec<St
     found
 }
 
-fn is_map(source: &dyn Source, name: &str) -> bool {
-    source
-        .text(&format!("/sys/block/{name}/dm/uuid"))
-        .is_some_and(|uuid| uuid.starts_with("mpath-"))
+/// What multipath makes of a disk.
+fn maps_over(source: &dyn Source, disk: &str) -> Vec<String> {
+    let mut holders = source.names(&format!("/sys/block/{disk}/holders"));
+    holders.retain(|name| {
+        let uuid = source.text(&format!("/sys/block/{name}/dm/uuid"));
+        uuid.is_some_and(|uuid| uuid.starts_with("mpath-"))
+    });
+    holders
 }
 
 /// Processes that have one of these files open, such as QEMU's.

@@ -378,20 +378,14 @@ impl Step {
                 made.iter().for_each(|folder| cx.machine().prune(folder));
             }
             Self::Session { path } => {
-                if let Some(session) = path.session(&host::sessions(cx.source())) {
-                    disk::check_free(
-                        cx.system,
-                        &names(disk::all_of_session(cx.source(), &session)),
-                    )?;
+                if path.session(&host::sessions(cx.source())).is_some() {
+                    disk::check_free(cx.system, &self.disks(cx.source()))?;
                     run(path.node().with(["--logout"]).within(ENDING))?;
                 }
             }
             Self::Controller { path, .. } => {
                 if let Some(id) = path.controller(&host::controllers(cx.source())) {
-                    disk::check_free(
-                        cx.system,
-                        &names(disk::all_of_subsystem(cx.source(), &path.nqn)),
-                    )?;
+                    disk::check_free(cx.system, &self.disks(cx.source()))?;
                     run(Call::new("nvme disconnect -d").with([id]).within(ENDING))?;
                 }
             }
@@ -405,6 +399,22 @@ impl Step {
             }
         }
         Ok(Vec::new())
+    }
+
+    /// The disks that there are as long as the session or the controller is, whosever they are.
+    pub(crate) fn disks(&self, source: &dyn Source) -> Vec<String> {
+        let found = match self {
+            Self::Session { path } => path
+                .session(&host::sessions(source))
+                .map_or_else(Vec::new, |session| disk::all_of_session(source, &session)),
+            Self::Controller { path, .. }
+                if path.controller(&host::controllers(source)).is_some() =>
+            {
+                disk::all_of_subsystem(source, &path.nqn)
+            }
+            _ => Vec::new(),
+        };
+        found.into_iter().map(|(_, name)| name).collect()
     }
 
     /// What is not as it was set, in words; nothing if it holds.
@@ -742,11 +752,6 @@ fn file_away(cx: &Context<'_>, path: &str, text: &str) -> Result<Vec<String>, Fa
             "{path} was changed since, and stays: remove it if you do not need it"
         )]),
     }
-}
-
-/// Disks without the numbers of their units.
-fn names(disks: Vec<(u32, String)>) -> Vec<String> {
-    disks.into_iter().map(|(_, name)| name).collect()
 }
 
 fn map_away(cx: &Context<'_>, wwid: &str, listed: bool) -> Result<(), Fault> {
