@@ -7,7 +7,7 @@ use std::os::unix::fs::{FileTypeExt, PermissionsExt};
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
@@ -62,7 +62,6 @@ pub struct ControlServer {
     listener: Arc<UnixListener>,
     /// Becomes readable when the thread is to end: a socket that is shared must not be shut down for that.
     end: Arc<OwnedFd>,
-    stopping: Arc<AtomicBool>,
     thread: Option<JoinHandle<()>>,
 }
 
@@ -84,7 +83,6 @@ impl ControlServer {
             placed: Some(placed),
             listener: Arc::new(listener),
             end: Arc::new(end),
-            stopping: Arc::default(),
             thread: None,
         })
     }
@@ -95,10 +93,9 @@ impl ControlServer {
     /// The operating system grants no thread.
     pub fn serve(&mut self, source: impl Source) -> io::Result<()> {
         let listener = Arc::clone(&self.listener);
-        let stopping = Arc::clone(&self.stopping);
         let source: Arc<dyn Source> = Arc::new(source);
         let end = Arc::clone(&self.end);
-        let accept = move || accept(&listener, &end, &stopping, &source);
+        let accept = move || accept(&listener, &end, &source);
         self.thread = Some(thread::Builder::new().name("control".into()).spawn(accept)?);
         Ok(())
     }
@@ -108,7 +105,6 @@ impl Drop for ControlServer {
     fn drop(&mut self) {
         // The file goes first: as long as we listen, no other server takes the path.
         self.placed = None;
-        self.stopping.store(true, Ordering::Release);
         // If that fails the thread must not be waited for.
         let told = rustix::io::write(&self.end, &1u64.to_ne_bytes());
         if let (Some(thread), Ok(_)) = (self.thread.take(), told) {
@@ -246,12 +242,12 @@ fn clear(path: &Path) -> Result<(), Error> {
     }
 }
 
-fn accept(listener: &UnixListener, end: &OwnedFd, stopping: &AtomicBool, source: &Arc<dyn Source>) {
+fn accept(listener: &UnixListener, end: &OwnedFd, source: &Arc<dyn Source>) {
     let clients = Arc::new(AtomicUsize::new(0));
     loop {
         let mut both = [PollFd::new(listener, PollFlags::IN), PollFd::new(end, PollFlags::IN)];
         let polled = poll(&mut both, None);
-        if stopping.load(Ordering::Acquire) {
+        if !both[1].revents().is_empty() {
             return;
         }
         // Whoever has come may be gone again, and then there is nobody to accept.
