@@ -18,12 +18,12 @@ const AGAIN: f64 = 0.025;
 
 /// What runs are made with.
 pub(super) trait Subject {
-    /// Sets these changes and no others, and runs the load once: bytes per second. `of` is how many runs there will be, as
-    /// far as that is known.
+    /// Sets these changes and no others, and runs the load once: bytes per second. `done` runs there were, of `all` as far
+    /// as that is known.
     ///
     /// # Errors
     /// The proof cannot go on.
-    fn run(&mut self, changes: &[usize], of: usize) -> Result<f64, ProveError>;
+    fn run(&mut self, changes: &[usize], done: usize, all: usize) -> Result<f64, ProveError>;
 }
 
 /// What was measured.
@@ -161,7 +161,7 @@ impl Runs<'_> {
         let mut runs = vec![Vec::new(); sets.len()];
         for order in orders(self.random, sets.len(), self.rounds) {
             for set in order {
-                runs[set].push(self.subject.run(&sets[set], all)?);
+                runs[set].push(self.subject.run(&sets[set], self.made, all)?);
                 self.made += 1;
             }
         }
@@ -218,7 +218,7 @@ mod tests {
     }
 
     impl Subject for Machine {
-        fn run(&mut self, changes: &[usize], _: usize) -> Result<f64, ProveError> {
+        fn run(&mut self, changes: &[usize], _: usize, _: usize) -> Result<f64, ProveError> {
             self.speed *= 1.0 + self.drift + self.walk * self.normal();
             let factor: f64 = changes.iter().map(|change| self.factors[*change]).product();
             let noise = 1.0 + self.noise * self.normal();

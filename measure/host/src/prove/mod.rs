@@ -175,7 +175,7 @@ pub fn prove(
     }
     let names: Vec<String> = plans.iter().map(|plan| plan.items[0].rule.clone()).collect();
     let trial = Trial::begin(machine, &plans, proof.options)?;
-    let mut runner = Runner { trial, stop: proof.stop, bench, progress, names: &names, done: 0 };
+    let mut runner = Runner { trial, stop: proof.stop, bench, progress, names: &names };
     let measured = experiment::measure(&mut runner, &names, rounds, &mut Random::new(proof.seed));
     let ended = runner.trial.end();
     let (left, changed) = match ended {
@@ -240,11 +240,10 @@ struct Runner<'a> {
     bench: &'a mut dyn Bench,
     progress: &'a mut dyn FnMut(&Progress<'_>),
     names: &'a [String],
-    done: usize,
 }
 
 impl Subject for Runner<'_> {
-    fn run(&mut self, changes: &[usize], all: usize) -> Result<f64, ProveError> {
+    fn run(&mut self, changes: &[usize], done: usize, all: usize) -> Result<f64, ProveError> {
         if self.stop.load(Ordering::Relaxed) {
             return Err(ProveError::Stopped);
         }
@@ -253,8 +252,7 @@ impl Subject for Runner<'_> {
             [one] => &self.names[*one],
             _ => "several together",
         };
-        (self.progress)(&Progress { done: self.done, all, what });
-        self.done += 1;
+        (self.progress)(&Progress { done, all, what });
         self.trial.only(changes)?;
         self.bench.run()
     }
