@@ -3,14 +3,12 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::process::Command;
 
-type Uses = BTreeMap<String, BTreeSet<String>>;
+use lunet_e2e::sources::{files_below, root};
 
-fn root() -> PathBuf {
-    Path::new(env!("CARGO_MANIFEST_DIR")).parent().expect("a workspace").to_owned()
-}
+type Uses = BTreeMap<String, BTreeSet<String>>;
 
 /// What each crate of the workspace uses of the others, by its manifest.
 fn by_manifests() -> Uses {
@@ -141,19 +139,6 @@ fn pure_crates_are_built_without_the_standard_library() {
             assert!(text.contains(attribute), "{name} has no {attribute}");
         }
     }
-}
-
-/// All files below these folders.
-fn files_below(mut folders: Vec<PathBuf>) -> Vec<PathBuf> {
-    let mut files = Vec::new();
-    while let Some(folder) = folders.pop() {
-        let entries = fs::read_dir(folder).expect("a folder");
-        let paths = entries.map(|entry| entry.expect("an entry").path());
-        let (inner, own): (Vec<_>, Vec<_>) = paths.partition(|path| path.is_dir());
-        folders.extend(inner);
-        files.extend(own);
-    }
-    files
 }
 
 /// Names of protocols, and words that are at home in one of them.

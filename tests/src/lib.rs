@@ -23,6 +23,7 @@ pub mod process;
 pub mod rdma;
 pub mod rest;
 pub mod server;
+pub mod sources;
 pub mod strace;
 pub mod tgt;
 pub mod wire;
