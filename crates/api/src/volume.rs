@@ -118,7 +118,7 @@ pub struct Volume {
     pub luns: Vec<MappedAs>,
     /// How many sessions see it.
     pub sessions: u64,
-    /// How many snapshots it has.
+    /// How many snapshots it has; 0 as long as its directory has not answered since lunet started.
     pub snapshots: u64,
     /// Its NAA designator (SPC-5 7.7.6.6) in hexadecimal, by which SCSI initiators know it.
     #[serde(skip_serializing_if = "Option::is_none")]

@@ -1,8 +1,11 @@
 //! What there is, for the commands that show it.
 
+use std::collections::BTreeMap;
 use std::hash::BuildHasher;
 use std::os::unix::fs::MetadataExt;
-use std::sync::PoisonError;
+#[cfg(feature = "tools")]
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, PoisonError};
 
 use anyhow::Result;
 use lunet_api::{
@@ -15,6 +18,8 @@ use lunet_backends::layers::{ALWAYS, Effect, Layer, Ops, Rate, Which};
 use lunet_scsi::Sanitation;
 use zeroize::Zeroizing;
 
+#[cfg(feature = "tools")]
+use super::aside::Aside;
 use super::nvme::hosts_in_words;
 use super::served::{Open, backend};
 use super::{Manager, Served, report, snapshots};
@@ -114,24 +119,44 @@ fn uuid(now: &Served, config: &config::Volume) -> String {
     identity::written(names.uuid)
 }
 
+/// What a volume takes of its file system.
+#[derive(Clone, Default)]
+pub(super) struct Taken {
+    /// Bytes of its file.
+    bytes: Option<u64>,
+    snapshots: u64,
+}
+
+/// What volumes take, by their directories; those of pools and devices are together.
+#[cfg(feature = "tools")]
+pub(super) type Files = BTreeMap<PathBuf, Aside<Vec<(String, Taken)>>>;
+
+fn with_taken(now: &Served, name: String) -> (String, Taken) {
+    let Some(open) = now.open.get(&name) else { return (name, Taken::default()) };
+    let data = &now.plan.data;
+    let is_file = matches!(open.config.backend, Backend::File { .. });
+    let path = open.config.path(data).filter(|_| is_file);
+    let bytes = path.and_then(|path| path.metadata().ok()).map(|file| file.blocks() * 512);
+    let snapshots = snapshots::list(data, open).map_or(0, |all| all.len() as u64);
+    (name, Taken { bytes, snapshots })
+}
+
 impl Manager {
     /// The volumes, by name.
     pub fn volumes(&self) -> Vec<Volume> {
         let now = self.now();
         let through = self.handle.written_through();
         let sanitations = lunet_front_iscsi::sanitations(&self.handle);
+        let mut taken = self.taken(&now);
         let served = now.open.iter().map(|(name, open)| {
             let caps = open.volume.caps();
             let path = open.config.path(&now.plan.data);
-            let used = match open.config.backend {
-                Backend::File { .. } => path.as_ref().and_then(|path| path.metadata().ok()),
-                _ => None,
-            };
+            let taken = taken.remove(name).unwrap_or_default();
             Volume {
                 name: name.clone(),
                 backend: backend(&open.config),
                 size_bytes: caps.bytes(),
-                used_bytes: used.map(|file| file.blocks() * 512),
+                used_bytes: taken.bytes,
                 block_size: caps.block_size,
                 read_only: caps.read_only,
                 write_cache: write_cache(open, through.contains(name)),
@@ -141,7 +166,7 @@ impl Manager {
                 path: path.map(|path| path.display().to_string()),
                 luns: luns(&now, name),
                 sessions: self.sessions_on(&now, name) as u64,
-                snapshots: snapshots::list(&now.plan.data, open).map_or(0, |all| all.len() as u64),
+                snapshots: taken.snapshots,
                 naa: Some(naa(&now, &open.config)),
                 uuid: Some(uuid(&now, &open.config)),
             }
@@ -152,12 +177,43 @@ impl Manager {
         all
     }
 
+    /// What the volumes that are served take of their file systems. One that hangs leaves out no volumes but its own.
+    #[cfg(feature = "tools")]
+    fn taken(&self, now: &Arc<Served>) -> BTreeMap<String, Taken> {
+        let mut places: BTreeMap<PathBuf, Vec<String>> = BTreeMap::new();
+        for (name, open) in &now.open {
+            let path = open.config.path(&now.plan.data);
+            let place = path.as_deref().map(lunet_files::parent).map(Path::to_owned);
+            places.entry(place.unwrap_or_default()).or_default().push(name.clone());
+        }
+        let mut files = self.files.lock().unwrap_or_else(PoisonError::into_inner);
+        files.retain(|place, _| places.contains_key(place));
+        let asked = places.into_iter().map(|(place, names)| {
+            let (aside, now) = (files.entry(place).or_default().clone(), Arc::clone(now));
+            aside.begin(move || names.into_iter().map(|name| with_taken(&now, name)).collect());
+            aside
+        });
+        let asked: Vec<_> = asked.collect();
+        drop(files);
+        asked.into_iter().filter_map(|aside| aside.found()).flatten().collect()
+    }
+
+    /// The simulator's file systems do not hang.
+    #[cfg(not(feature = "tools"))]
+    fn taken(&self, now: &Arc<Served>) -> BTreeMap<String, Taken> {
+        now.open.keys().cloned().map(|name| with_taken(now, name)).collect()
+    }
+
     /// The room for new volumes in the data directory.
     #[cfg(feature = "tools")]
     pub fn room(&self) -> Option<Room> {
-        let found = rustix::fs::statvfs(&self.now().plan.data).ok()?;
-        let bytes = |blocks: u64| blocks.saturating_mul(found.f_frsize);
-        Some(Room { size_bytes: bytes(found.f_blocks), available_bytes: bytes(found.f_bavail) })
+        let data = self.now().plan.data.clone();
+        self.room.begin(move || {
+            let found = rustix::fs::statvfs(&data).ok()?;
+            let bytes = |blocks: u64| blocks.saturating_mul(found.f_frsize);
+            Some(Room { size_bytes: bytes(found.f_blocks), available_bytes: bytes(found.f_bavail) })
+        });
+        self.room.found()?
     }
 
     /// Where the volumes that are served are kept, those without a path left out.

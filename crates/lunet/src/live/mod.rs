@@ -17,6 +17,8 @@
 //! all. After it there is no way back: what goes wrong then is said, and nothing is undone.
 
 mod apply;
+#[cfg(feature = "tools")]
+mod aside;
 mod audience;
 mod clones;
 mod differences;
@@ -112,6 +114,12 @@ pub struct Manager {
     versions: RandomState,
     /// Is told of each configuration that comes into force.
     listener: OnceLock<Listener>,
+    /// The room in the data directory.
+    #[cfg(feature = "tools")]
+    room: aside::Aside<Option<lunet_api::Room>>,
+    /// What the files of volumes take, by their directories.
+    #[cfg(feature = "tools")]
+    files: std::sync::Mutex<lists::Files>,
 }
 
 /// Is told of a configuration. It must not wait.
@@ -146,6 +154,10 @@ impl Manager {
             written: Mutex::default(),
             versions: RandomState::new(),
             listener: OnceLock::new(),
+            #[cfg(feature = "tools")]
+            room: aside::Aside::default(),
+            #[cfg(feature = "tools")]
+            files: std::sync::Mutex::default(),
         }
     }
 
