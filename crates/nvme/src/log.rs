@@ -276,6 +276,15 @@ pub fn ana(changes: u64, groups: &[AnaGroup], groups_only: bool) -> Vec<u8> {
     page
 }
 
+/// The longest ANA log in bytes with so many groups and namespaces: hosts make room for it, and some ask for all of it in
+/// pieces, also where the log of now has ended.
+#[must_use]
+pub const fn ana_longest(groups: u32, namespaces: u32) -> usize {
+    let (groups, namespaces) = (groups as usize, namespaces as usize);
+    let entries = groups.saturating_mul(size_of::<AnaEntry>());
+    size_of::<AnaHeader>().saturating_add(entries).saturating_add(namespaces.saturating_mul(4))
+}
+
 /// The change count and the groups of an ANA log; `None` if it is cut off, or a state is unknown.
 #[must_use]
 pub fn ana_groups(page: &[u8]) -> Option<(u64, Vec<AnaGroup>)> {

@@ -230,7 +230,11 @@ impl Controller {
             LogPage::Effects => log::command_effects(&ADMIN, &IO, &WRITES),
             LogPage::Ana => {
                 let (changes, groups) = source.groups();
-                log::ana(changes, &groups, log.specific & ANA_GROUPS_ONLY != 0)
+                let mut page = log::ana(changes, &groups, log.specific & ANA_GROUPS_ONLY != 0);
+                let (groups, namespaces) = (self.identify.nanagrpid, self.identify.mnan);
+                let longest = log::ana_longest(groups.get(), namespaces.get());
+                page.resize(page.len().max(longest), 0);
+                page
             }
             LogPage::FeatureEffects => {
                 let features = FEATURES.iter().chain(&NAMESPACE_FEATURES);

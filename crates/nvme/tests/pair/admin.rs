@@ -18,7 +18,7 @@ use lunet_nvme::identify::{
     Cns, Identifiers, IndependentNamespace, Namespace, namespaces_of, text_of,
 };
 use lunet_nvme::log::{
-    AnaGroup, AnaState, DiscoveryEntry, Health, LogPage, ReservationLog, ana_groups,
+    AnaGroup, AnaState, DiscoveryEntry, Health, LogPage, ReservationLog, ana_groups, ana_longest,
     discovery_entries,
 };
 use lunet_nvme::name::nqn_of_field;
@@ -444,6 +444,11 @@ fn logs_are_read_in_parts() {
     let part = |offset, len| Admin::GetLogPage(GetLog { offset, ..GetLog::new(2, len) });
     assert_eq!(admins.status(part(508, 8), 0), Status::SUCCESS);
     assert_eq!(admins.status(part(1 << 40, 8), 0), Status::INVALID_FIELD);
+    // The log of access states is as long as it may become: who reads it in pieces reads all of that.
+    let most = ana_longest(2, 64) as u64;
+    let piece = |offset| GetLog { offset, ..GetLog::new(LogPage::Ana.code(), 64) };
+    assert_eq!(admins.status(Admin::GetLogPage(piece(most)), 0), Status::SUCCESS);
+    assert_eq!(admins.status(Admin::GetLogPage(piece(most + 4)), 0), Status::INVALID_FIELD);
     // More than the host's buffer, and more than MDTS.
     assert_eq!(admins.status(part(0, 8192), 0), Status::DATA_LENGTH);
     assert_eq!(admins.status(part(0, 2 << 20), 0), Status::INVALID_FIELD);
