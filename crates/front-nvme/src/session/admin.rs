@@ -62,7 +62,9 @@ impl Admin {
 pub(super) fn command<Fc: Face>(shard: &mut Shard<Fc>, slot: ConnId, command: Command<Buf>) {
     let now = shard.front.exec.storage.now;
     let conn = &mut shard.conns[slot];
-    if !has_room_for_page(conn, command.expects_read as usize) {
+    // What reads nothing has no page. Above all an event request: a host whose request fails makes no other.
+    let len = command.expects_read as usize;
+    if len > 0 && !has_room_for_page(conn, len) {
         return complete(conn, command.tag, Status::INTERRUPTED.retry_after(1));
     }
     let Some(mut admin) = conn.front.admin.take() else { return };
