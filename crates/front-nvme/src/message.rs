@@ -56,6 +56,8 @@ pub enum Message {
         /// The admin queue's connection.
         connection: u64,
     },
+    /// The paths to a volume have changed: all hosts that it concerns are told.
+    PathsChanged,
     /// An exchange of Diffie-Hellman is computed.
     Computed {
         /// The connection that authenticates.

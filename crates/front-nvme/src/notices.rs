@@ -1,4 +1,5 @@
-//! Hosts are told what they lose of reservations, whoever has taken it and over which protocol.
+//! Hosts are told what they lose of reservations, and which paths are others now, whoever has done it and over which
+//! protocol.
 
 use std::sync::Arc;
 
@@ -51,6 +52,14 @@ impl<Fc: Face> Listener for Ear<Fc> {
             let preempted = Preempted { volume: self.volume, hosts, spared: None, receipt };
             mailbox.tell(Message::Preempted(preempted));
         }
+    }
+
+    fn paths_changed(&self) {
+        let Some(core) = self.core.upgrade() else { return };
+        if !core.front.paths_changed() {
+            return;
+        }
+        core.mailboxes().iter().for_each(|mailbox| mailbox.tell(Message::PathsChanged));
     }
 
     fn has_ended(&self) -> bool {

@@ -167,13 +167,17 @@ impl Engine {
     ) -> Option<Reply> {
         let (groups, seat) = (&conn.front.session.as_ref()?.scsi.groups, conn.front.seat(lun)?);
         let core = &self.exec.storage.volumes[volume].core;
-        Some(with_seats(core, |seats| {
+        let done = with_seats(core, |seats| {
             let done = groups.execute(&core.face.unit.state.access, seats.ports(), request);
             if done.changed {
                 seats.attend_others(seat, Attention::AccessStateChanged);
             }
-            done.reply
-        }))
+            done
+        });
+        if done.changed {
+            core.reservations.paths_changed();
+        }
+        Some(done.reply)
     }
 
     /// The parameter list of MODE SELECT has come. That the write cache is off, or on again, is kept first, takes effect

@@ -95,12 +95,16 @@ pub(super) fn begin_world(next: &World, before: &World) {
 pub(super) fn world_begun(next: &World, before: &World) {
     for (_, volume) in next.volumes() {
         let states = &volume.face.unit.state.access;
-        with_seats(volume, |seats| {
+        let told = with_seats(volume, |seats| {
             let told = next.rules.groups.reconfigure(states, &before.rules.groups);
             if told && volume.face.unit.alua != Alua::Off {
                 seats.attend_all(Attention::AccessStateChanged);
             }
+            told
         });
+        if told {
+            volume.reservations.paths_changed();
+        }
     }
 }
 

@@ -34,6 +34,12 @@ pub(super) fn message<Fc: Face>(shard: &mut Shard<Fc>, message: Message) {
                 admin::look_at_paths(shard, slot);
             }
         }
+        Message::PathsChanged => {
+            shard.core.front.looks_at_paths();
+            let admins = shard.conns.iter().filter(|(_, conn)| conn.front.admin.is_some());
+            let admins: Vec<ConnId> = admins.map(|(slot, _)| slot).collect();
+            admins.into_iter().for_each(|slot| admin::look_at_paths(shard, slot));
+        }
         Message::Computed { connection, tag, computed } => {
             authenticate::computed(shard, connection, tag, computed);
         }

@@ -13,6 +13,7 @@ mod secure;
 mod starve;
 mod view;
 
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, OnceLock, PoisonError, Weak};
 
 use lunet_nvme::controller::{self, Connection, Cx};
@@ -53,6 +54,8 @@ pub struct Shared {
     pub generated: Generated,
     /// Hosts that were refused lately.
     pub refusals: Refusals,
+    /// Paths have changed and no shard has looked since: many volumes change at once, and one look is for all.
+    paths_changed: AtomicBool,
     /// Which volumes tell of lost reservations.
     hearing: Mutex<Hearing>,
     keeper: OnceLock<Orders>,
@@ -67,6 +70,7 @@ impl Shared {
             generated: Generated::default(),
             refusals: Refusals::default(),
             options,
+            paths_changed: AtomicBool::new(false),
             hearing: Mutex::default(),
             keeper: OnceLock::new(),
         }
@@ -91,6 +95,16 @@ impl Shared {
         debug_assert!(fresh, "there is one keeper");
         let mut hearing = self.hearing.lock().unwrap_or_else(PoisonError::into_inner);
         hearing.begin(notices::ears(Arc::downgrade(core)));
+    }
+
+    /// A path has changed. True if the shards are to be told: not if none has looked since they were told.
+    pub fn paths_changed(&self) -> bool {
+        !self.paths_changed.swap(true, Ordering::AcqRel)
+    }
+
+    /// A shard looks at its paths now: what changes from here on is to be told anew.
+    fn looks_at_paths(&self) {
+        self.paths_changed.swap(false, Ordering::AcqRel);
     }
 
     /// Hands the keeper work. False if it has too much to do.

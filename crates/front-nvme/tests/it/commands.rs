@@ -85,6 +85,16 @@ fn a_change_of_a_path_is_told() {
     assert_eq!(host.admin.heard(notice), Some(Event::Ana));
     let (second, now) = groups(&mut host);
     assert!(second > first && now[0] == (vec![1], AnaState::Inaccessible));
+    // No command need come for that.
+    for state in [1, 0, 2] {
+        let notice = host.admin.listen();
+        volume.face.path.store(state, std::sync::atomic::Ordering::Relaxed);
+        volume.reservations.paths_changed();
+        assert_eq!(host.admin.heard(notice), Some(Event::Ana));
+        let (_, now) = groups(&mut host);
+        let states = [AnaState::Optimized, AnaState::NonOptimized, AnaState::Inaccessible];
+        assert_eq!(now[0], (vec![1], states[usize::from(state)]));
+    }
 }
 
 #[test]

@@ -29,6 +29,9 @@ pub trait Listener: Send + Sync {
         let _ = (whose, done);
     }
 
+    /// What the volume lets its clients do by some of their ways to it is another than before.
+    fn paths_changed(&self) {}
+
     /// True if there is nobody any more to be told.
     fn has_ended(&self) -> bool {
         false
@@ -79,6 +82,12 @@ impl Shared {
     pub fn abort(&self, whose: &Arc<[Registrant]>, done: Done) {
         let listeners = self.listeners.lock().unwrap_or_else(PoisonError::into_inner);
         listeners.iter().for_each(|listener| listener.abort(whose, &done));
+    }
+
+    /// Tells the protocols that the volume lets its clients do something else by some of their ways to it.
+    pub fn paths_changed(&self) {
+        let listeners = self.listeners.lock().unwrap_or_else(PoisonError::into_inner);
+        listeners.iter().for_each(|listener| listener.paths_changed());
     }
 
     /// The number of the latest change, never 0. What a change did is seen by whoever has read its number here and takes
