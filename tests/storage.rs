@@ -386,6 +386,34 @@ fn a_start_that_fails_leaves_nothing_behind() -> Result<()> {
     Ok(())
 }
 
+/// What an empty folder below a missing mount looks like: nothing may be made there, and no volume get another name.
+#[test]
+fn a_data_directory_that_was_served_before_and_is_empty_is_refused() -> Result<()> {
+    let dir = scratch("lunet-mount-")?;
+    let [data, away] = ["data", "away"].map(|name| dir.path().join(name));
+    let file = dir.path().join("lunet.toml");
+    let outside = dir.path().join("outside.img");
+    fs::write(&file, FILE.replace("[volumes.b]", &format!("[volumes.b]\npath = {outside:?}")))?;
+    fs::set_permissions(&file, fs::Permissions::from_mode(0o600))?;
+    let file = file.to_str().context("the directory's name is not UTF-8")?;
+    let serve = || Serve::default().data(&data).arguments(&["--config", file]);
+    let server = serve().start()?;
+    let named = server.tell(&["volume", "list", "--json"])?;
+    server.stop()?;
+    fs::rename(&data, &away)?;
+    fs::create_dir(&data)?;
+    fs::set_permissions(&data, fs::Permissions::from_mode(0o700))?;
+    fails(serve(), &data, "its file system is not mounted")?;
+    ensure!(fs::read_dir(&data)?.count() == 0, "something was made below the mount");
+    fs::remove_dir(&data)?;
+    fails(serve(), &data, "its file system is not mounted")?;
+    fs::rename(&away, &data)?;
+    let server = serve().start()?;
+    ensure!(server.tell(&["volume", "list", "--json"])? == named);
+    server.stop()?;
+    Ok(())
+}
+
 #[test]
 fn a_memory_volume_larger_than_the_memory_is_refused() -> Result<()> {
     let big = "[volumes.m]\nbackend = 'memory'\nsize = '1000TiB'\n[[target]]";

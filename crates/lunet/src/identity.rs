@@ -37,13 +37,38 @@ pub struct Machine {
 /// # Errors
 /// The file cannot be read or made, or holds something else.
 pub fn machine(data: &Path) -> Result<Machine> {
+    if let Some(found) = find(data)? {
+        return Ok(found);
+    }
     let path = data.join(FILE);
-    let text = match read(&path) {
-        Err(error) if error.kind() == ErrorKind::NotFound => make(&path).and_then(|()| read(&path)),
-        read => read,
-    };
-    let text = text.at("keep the identity in", &path)?;
-    if let Some(mode) = open_to_others(&path) {
+    let text = make(&path).and_then(|()| read(&path)).at("keep the identity in", &path)?;
+    of_text(&path, &text)
+}
+
+/// The identity of this data directory, if there is one.
+///
+/// # Errors
+/// The file cannot be read, or holds something else.
+pub fn find(data: &Path) -> Result<Option<Machine>> {
+    let path = data.join(FILE);
+    match read(&path) {
+        Err(error) if matches!(error.kind(), ErrorKind::NotFound | ErrorKind::NotADirectory) => {
+            Ok(None)
+        }
+        read => Ok(Some(of_text(&path, &read.at("keep the identity in", &path)?)?)),
+    }
+}
+
+impl Machine {
+    /// The UUID that was made once.
+    pub fn uuid(&self) -> &str {
+        &self.uuid
+    }
+}
+
+/// The identity in the text of a file.
+fn of_text(path: &Path, text: &str) -> Result<Machine> {
+    if let Some(mode) = open_to_others(path) {
         let path = path.display();
         tracing::warn!("{path}: its mode {mode:04o} lets other users at it: `chmod 600 {path}`");
     }
@@ -93,7 +118,8 @@ pub(crate) fn written(uuid: [u8; 16]) -> String {
     [&hex[..8], &hex[8..12], &hex[12..16], &hex[16..20], &hex[20..]].join("-")
 }
 
-fn is_uuid(text: &str) -> bool {
+/// Whether a text is a UUID (RFC 9562 4).
+pub(crate) fn is_uuid(text: &str) -> bool {
     let hyphens = [8, 13, 18, 23];
     text.len() == 36
         && text.bytes().enumerate().all(|(i, b)| match hyphens.contains(&i) {

@@ -5,6 +5,7 @@
 #[cfg(feature = "announce")]
 mod announce;
 pub mod audit;
+mod belongs;
 #[cfg(feature = "tools")]
 pub mod bench;
 pub mod config;

@@ -21,7 +21,7 @@ use crate::config::{
     Volume,
 };
 use crate::trouble::refused;
-use crate::{control, owned, secrets, serve, users};
+use crate::{belongs, control, owned, secrets, serve, users};
 
 /// The target of the embedded default.
 pub const DEMO_TARGET: &str = "iqn.2026-11.local.lunet:demo";
@@ -134,7 +134,11 @@ pub fn read_config(path: &Path) -> Result<Config> {
     let text = read_own(path)?;
     let config = check(path, &text)?;
     let plan = of_text(&Options::default(), path, text)?;
-    serve::foresee(&plan, config.server.data.is_some())?;
+    let data = config.server.data.is_some();
+    if data {
+        belongs::check(&plan)?;
+    }
+    serve::foresee(&plan, data)?;
     Ok(config)
 }
 

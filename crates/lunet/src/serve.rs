@@ -38,7 +38,7 @@ use crate::running::{Opened, Running};
 use crate::sandbox::{self, Sandbox, User};
 use crate::signals::{Signals, Wish};
 use crate::trouble::At;
-use crate::{failures, form, helper, identity, log, owned, record, secrets};
+use crate::{belongs, failures, form, helper, identity, log, owned, record, secrets};
 use lunet_files as files;
 
 /// Queues of NVMe controllers for each session that may be configured.
@@ -69,6 +69,8 @@ pub fn serve(options: &Options) -> Result<()> {
     let mut signals = Signals::catch().context("cannot catch signals")?;
     let manager = Manager::from_environment();
     let mut kept = Kept::begin(&manager);
+    // Nothing is made below a mount that is missing, not even the lock.
+    belongs::check(&plan)?;
     // Dropped after all that is in the data directory: a start that fails leaves nothing behind.
     let (opened, mut made) = Opened::inside(options, plan, |plan| limits.limit_files(plan))?;
     let mut control = ControlServer::bind(opened.socket(), kept.take_local(opened.socket()))?;
@@ -78,6 +80,8 @@ pub fn serve(options: &Options) -> Result<()> {
     control.serve(running.asked()).context("cannot start the control socket's thread")?;
     // Initiators may have written to them: whatever comes, they stay.
     made.keep();
+    let now = running.asked().manager().now();
+    belongs::remember(&now.plan, &now.machine);
     tracing::info!("{}", limits.told());
     #[cfg(feature = "control")]
     let page = start_page(page, &running)?;
