@@ -29,7 +29,7 @@ pub(crate) struct Lock {
 pub(crate) fn take(path: &Path, read_only: bool) -> Result<Option<Lock>, OpenError> {
     for _ in 0..ATTEMPTS {
         let opened = match read_only {
-            true => File::open(sidecar::path(path)).map(Some),
+            true => lunet_os::fs::open_regular(&sidecar::path(path)).map(Some),
             false => sidecar::open(path),
         };
         // Where it cannot be made, the volume's own file must do.

@@ -80,9 +80,11 @@ pub(crate) fn read(file: &File, path: &Path) -> io::Result<Option<String>> {
     if let Some(mark) = attribute(file)? {
         return Ok(Some(mark));
     }
-    match fs::read(&sidecar::path(path)) {
+    match fs::read(&sidecar::path(path), MOST as u64) {
         Ok(bytes) => Ok(text(&bytes)),
-        Err(error) if error.kind() == ErrorKind::NotFound => Ok(None),
+        Err(error) if matches!(error.kind(), ErrorKind::NotFound | ErrorKind::FileTooLarge) => {
+            Ok(None)
+        }
         Err(error) => Err(error),
     }
 }

@@ -1,6 +1,6 @@
 //! Listeners, TLS, and connections within their bounds.
 
-use std::io::{self, ErrorKind};
+use std::io::{self, ErrorKind, Read};
 use std::net::{IpAddr, Ipv4Addr, SocketAddr, TcpListener as StdListener};
 use std::os::fd::OwnedFd;
 use std::os::unix::net::UnixListener as StdUnixListener;
@@ -21,7 +21,7 @@ use lunet_api::Interval;
 use lunet_api::rates::{Sample, between};
 use lunet_files as files;
 use rustls::ServerConfig;
-use rustls::pki_types::pem::PemObject;
+use rustls::pki_types::pem::{Error as PemError, PemObject};
 use rustls::pki_types::{CertificateDer, PrivateKeyDer};
 use sha2::{Digest, Sha256};
 use socket2::SockRef;
@@ -41,6 +41,9 @@ use crate::patient::Patient;
 use crate::routes;
 use crate::seats::{Asking, Seat, Seats};
 use crate::service::Role;
+
+/// The longest file with certificates or a key, in bytes.
+const MOST: u64 = 1 << 20;
 
 /// The pause after a failed accept, so that a lack of file descriptors does not burn a core.
 const PAUSE: Duration = Duration::from_millis(100);
@@ -85,7 +88,7 @@ pub enum ListenError {
     #[error("cannot listen on {address}: {error}")]
     Listen { address: SocketAddr, error: io::Error },
     #[error("cannot use the certificate {path}: {error}")]
-    Pem { path: PathBuf, error: rustls::pki_types::pem::Error },
+    Pem { path: PathBuf, error: PemError },
     #[error("{path} has no certificate")]
     Empty { path: PathBuf },
     #[error("the certificate and its key cannot be used: {0}")]
@@ -241,13 +244,16 @@ fn read_pem((chain, key): &(PathBuf, PathBuf)) -> Result<(ServerConfig, String),
         let path = path.to_owned();
         move |error| ListenError::Pem { path: path.clone(), error }
     };
-    let all: Result<Vec<_>, _> =
-        CertificateDer::pem_file_iter(chain).map_err(failed(chain))?.collect();
+    let open = |path: &Path| match lunet_os::fs::open_regular(path) {
+        Ok(file) => Ok(io::BufReader::new(file.take(MOST))),
+        Err(error) => Err(failed(path)(PemError::Io(error))),
+    };
+    let all: Result<Vec<_>, _> = CertificateDer::pem_reader_iter(open(chain)?).collect();
     let all = all.map_err(failed(chain))?;
     let Some(first) = all.first() else { return Err(ListenError::Empty { path: chain.clone() }) };
     let hash: Vec<String> =
         Sha256::digest(first.as_ref()).iter().map(|byte| format!("{byte:02X}")).collect();
-    let key = PrivateKeyDer::from_pem_file(key).map_err(failed(key))?;
+    let key = PrivateKeyDer::from_pem_reader(open(key)?).map_err(failed(key))?;
     let provider = Arc::new(rustls::crypto::ring::default_provider());
     let mut config = ServerConfig::builder_with_provider(provider)
         .with_safe_default_protocol_versions()?

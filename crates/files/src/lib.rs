@@ -6,13 +6,17 @@
 #![forbid(unsafe_code)]
 
 use std::cell::Cell;
+use std::ffi::OsStr;
 use std::fs::{Metadata, Permissions, canonicalize};
 use std::io::{self, ErrorKind};
+use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::{MetadataExt, PermissionsExt, fchown};
 use std::path::{Path, PathBuf};
 
 use lunet_os::fs;
-use rustix::fs::RenameFlags;
+use lunet_os::fs::Directory;
+pub use lunet_os::fs::read_text;
+use rustix::fs::{FileType, OFlags, RenameFlags};
 use rustix::io::Errno;
 
 /// The mode of a file that was replaced.
@@ -58,11 +62,11 @@ pub enum ReadError {
 pub fn read(path: &Path, most: u64) -> Result<Option<Vec<u8>>, ReadError> {
     match look(path) {
         Found::Absent => Ok(None),
-        Found::There(metadata) if metadata.len() > most => {
-            Err(ReadError::TooLarge { path: path.to_owned() })
-        }
-        Found::There(_) | Found::Unknown(_) => match fs::read(path) {
+        Found::There(_) | Found::Unknown(_) => match fs::read(path, most) {
             Ok(bytes) => Ok(Some(bytes)),
+            Err(error) if error.kind() == ErrorKind::FileTooLarge => {
+                Err(ReadError::TooLarge { path: path.to_owned() })
+            }
             Err(error) => Err(ReadError::Unreadable { path: path.to_owned(), error }),
         },
     }
@@ -150,7 +154,7 @@ pub fn replace(path: &Path, bytes: &[u8]) -> Result<(), Unreplaced> {
 /// # Errors
 /// [`Unreplaced`]; a file whose new name cannot be made stable is exchanged back.
 pub fn replace_as(path: &Path, bytes: &[u8], mode: Mode) -> Result<(), Unreplaced> {
-    replace_checked(path, bytes, mode, sync_parent, |_| Ok(()))
+    replace_checked(path, bytes, mode, Directory::sync, |_| Ok(()))
 }
 
 /// The same, but only while the file has the content `before`; `None`: while there is none. It is compared once the
@@ -160,15 +164,18 @@ pub fn replace_as(path: &Path, bytes: &[u8], mode: Mode) -> Result<(), Unreplace
 /// # Errors
 /// [`Unreplaced`], which [says](Unreplaced::is_changed) if the content was another one.
 pub fn replace_known(path: &Path, before: Option<&[u8]>, bytes: &[u8]) -> Result<(), Unreplaced> {
-    replace_checked(path, bytes, Mode::Private, sync_parent, |path| is_still(path, before))
+    replace_checked(path, bytes, Mode::Private, Directory::sync, |path| is_still(path, before))
 }
 
 /// # Errors
 /// The content is another one, or cannot be read.
 fn is_still(path: &Path, before: Option<&[u8]>) -> io::Result<()> {
-    let same = match (fs::read(path), before) {
+    // One that is longer is another one.
+    let most = before.map_or(0, <[u8]>::len) as u64;
+    let same = match (fs::read(path, most), before) {
         (Ok(found), Some(before)) => found == before,
         (Ok(_), None) => false,
+        (Err(error), _) if error.kind() == ErrorKind::FileTooLarge => false,
         (Err(error), before) if error.kind() == ErrorKind::NotFound => before.is_none(),
         (Err(error), _) => return Err(error),
     };
@@ -176,10 +183,15 @@ fn is_still(path: &Path, before: Option<&[u8]>) -> io::Result<()> {
 }
 
 /// Writes a file and flushes it. `old`: the file that it will replace.
-fn write_fresh(fresh: &Path, bytes: &[u8], mode: Mode, old: Option<&Metadata>) -> io::Result<()> {
+fn write_fresh(
+    (directory, fresh): (&Directory, &OsStr),
+    bytes: &[u8],
+    mode: Mode,
+    old: Option<&Metadata>,
+) -> io::Result<()> {
     let bits = mode.bits(old.map(|old| old.permissions().mode() & 0o7777));
     let created = if bits.is_some() { 0o600 } else { 0o666 };
-    let file = fs::create(fresh, created)?;
+    let file = directory.create(fresh, created)?;
     fs::write(&file, bytes)?;
     if let Some(old) = old {
         // Fails without privileges: the file is this process's own then.
@@ -192,19 +204,20 @@ fn write_fresh(fresh: &Path, bytes: &[u8], mode: Mode, old: Option<&Metadata>) -
     fs::sync(&file)
 }
 
-/// [`replace_as`], with a function that makes the names in a path's directory stable, and a check of what is replaced:
-/// before the exchange, and after it.
+/// [`replace_as`], with a function that makes the names in a directory stable, and a check of what is replaced: before
+/// the exchange, and after it.
 fn replace_checked(
     path: &Path,
     bytes: &[u8],
     mode: Mode,
-    sync: impl Fn(&Path) -> io::Result<()>,
+    sync: impl Fn(&Directory) -> io::Result<()>,
     check: impl Fn(&Path) -> io::Result<()>,
 ) -> Result<(), Unreplaced> {
-    let path = match canonicalize(path) {
-        Err(error) if error.kind() == ErrorKind::NotFound => path.to_owned(),
-        other => other?,
-    };
+    let path = real(path)?;
+    let name = path.file_name().ok_or(io::Error::from(ErrorKind::InvalidInput))?;
+    // Whoever may rename what leads there does not decide where it is written.
+    let directory = Directory::open(parent(&path))?;
+    let path = directory.path().join(name);
     // A link that leads nowhere is replaced itself.
     let (old, is_there) = match look_at_name(&path) {
         Found::There(found) if found.is_symlink() => (None, true),
@@ -212,37 +225,81 @@ fn replace_checked(
         Found::Absent => (None, false),
         Found::Unknown(error) => return Err(error.into()),
     };
-    let fresh = fresh(&path);
-    let written = write_fresh(&fresh, bytes, mode, old.as_ref());
+    let fresh_path = fresh(&path);
+    let fresh = fresh_path.file_name().unwrap_or_default();
+    let written = write_fresh((&directory, fresh), bytes, mode, old.as_ref());
     let ready = written.and_then(|()| check(&path)).map_err(Unreplaced::from);
     // What was displaced and is another one comes back, as after a sync that has failed.
     let looked = Cell::new(false);
-    let stable = |path: &Path| match looked.replace(true) {
-        false => check(&fresh).and_then(|()| sync(path)),
-        true => sync(path),
+    let stable = || match looked.replace(true) {
+        false => check(&fresh_path).and_then(|()| sync(&directory)),
+        true => sync(&directory),
+    };
+    let rename = |flags| directory.rename(fresh, name, flags);
+    let put = || {
+        rename(RenameFlags::empty())?;
+        sync(&directory).map_err(|error| Unreplaced { error, visible: true })
     };
     let mut result = ready.and_then(|()| match is_there {
-        true => match exchange(&fresh, &path, stable) {
+        true => match exchange_by(|| rename(RenameFlags::EXCHANGE), stable) {
             // What cannot exchange replaces: NFS, and ZFS before 2.2.
-            Err(Unreplaced { error, .. }) if is_unknown(&error) => put(&fresh, &path, &sync),
+            Err(Unreplaced { error, .. }) if is_unknown(&error) => put(),
             other => other,
         },
         // There was nothing before, so nothing is what it goes back to.
-        false => put(&fresh, &path, &sync).map_err(|failed| Unreplaced {
-            visible: failed.visible && fs::remove(&path).is_err(),
+        false => put().map_err(|failed| Unreplaced {
+            visible: failed.visible && directory.remove(name).is_err(),
             ..failed
         }),
     });
     match &mut result {
         Err(failed) if failed.visible && failed.is_changed() => {
             // Whoever has changed it has removed it since: what they wrote first is better than none of it.
-            failed.visible = fs::rename(&fresh, &path).is_err();
+            failed.visible = rename(RenameFlags::empty()).is_err();
         }
         _ => {}
     }
     // It is the old file now, or the new one that is of no use.
-    let _ = fs::remove(&fresh);
+    let _ = directory.remove(fresh);
     result
+}
+
+/// The file that a path leads to, which may be missing. A link is only followed if it is root's or this user's:
+/// otherwise somebody else would decide what is replaced.
+///
+/// # Errors
+/// The operating system's; the link is another user's.
+fn real(path: &Path) -> io::Result<PathBuf> {
+    /// As many as the system follows.
+    const LINKS: usize = 40;
+    let mut at = path.to_owned();
+    for _ in 0..LINKS {
+        let flags = OFlags::PATH | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+        let found = match rustix::fs::open(&at, flags, rustix::fs::Mode::empty()) {
+            // A link that leads nowhere is meant itself.
+            Err(Errno::NOENT) => return Ok(path.to_owned()),
+            found => found?,
+        };
+        let is = rustix::fs::fstat(&found)?;
+        if FileType::from_raw_mode(is.st_mode) != FileType::Symlink {
+            return Ok(at);
+        }
+        trusted(&at, is.st_uid, rustix::process::geteuid().as_raw())?;
+        let to = rustix::fs::readlinkat(&found, "", Vec::new())?;
+        at = parent(&at).join(OsStr::from_bytes(to.as_bytes()));
+    }
+    Err(Errno::LOOP.into())
+}
+
+/// # Errors
+/// A link of this owner is not followed by this user.
+fn trusted(link: &Path, owner: u32, user: u32) -> io::Result<()> {
+    if [0, user].contains(&owner) {
+        return Ok(());
+    }
+    let text =
+        format!("{} is a symbolic link of user {owner}, which is not followed", link.display());
+    Err(io::Error::new(ErrorKind::PermissionDenied, text))
 }
 
 /// True if the file system cannot exchange names.
@@ -259,23 +316,20 @@ pub fn exchange(
     other: &Path,
     sync: impl Fn(&Path) -> io::Result<()>,
 ) -> Result<(), Unreplaced> {
-    let swap = || fs::rename_with(one, other, RenameFlags::EXCHANGE);
-    swap()?;
-    let Err(error) = sync(other) else { return Ok(()) };
-    let visible = swap().is_err();
-    // Which of both a crash would leave cannot be told if this fails as well.
-    let _ = sync(other);
-    Err(Unreplaced { error, visible })
+    exchange_by(|| fs::rename_with(one, other, RenameFlags::EXCHANGE), || sync(other))
 }
 
-/// Gives a file another name.
-fn put(
-    fresh: &Path,
-    path: &Path,
-    sync: impl Fn(&Path) -> io::Result<()>,
+/// The same, by functions that exchange the names and make them stable.
+fn exchange_by(
+    swap: impl Fn() -> io::Result<()>,
+    sync: impl Fn() -> io::Result<()>,
 ) -> Result<(), Unreplaced> {
-    fs::rename(fresh, path)?;
-    sync(path).map_err(|error| Unreplaced { error, visible: true })
+    swap()?;
+    let Err(error) = sync() else { return Ok(()) };
+    let visible = swap().is_err();
+    // Which of both a crash would leave cannot be told if this fails as well.
+    let _ = sync();
+    Err(Unreplaced { error, visible })
 }
 
 /// Why a file was not removed.
@@ -394,6 +448,40 @@ mod tests {
         assert_eq!((mode(&own), mode(&shared)), (0o754, 0o640));
     }
 
+    /// Whoever may write in the folder cannot have another file written to.
+    #[test]
+    fn nothing_is_written_through_what_waits_under_the_temporary_name() {
+        let dir = TempDir::new().expect("it can");
+        let [path, other, chain] = ["file", "other", "chain"].map(|name| dir.path().join(name));
+        fs::write(&other, "other").expect("it can");
+        std::os::unix::fs::symlink(&other, fresh(&path)).expect("it can");
+        replace(&path, b"one").expect("it can");
+        let read = |path: &Path| fs::read_to_string(path).expect("it can");
+        assert_eq!((read(&path).as_str(), read(&other).as_str()), ("one", "other"));
+        assert!(!fs::symlink_metadata(&path).expect("it can").is_symlink());
+        // Links of this user lead on, from wherever it is called.
+        std::os::unix::fs::symlink("other", &chain).expect("it can");
+        assert_eq!(real(&chain).expect("it can"), other);
+        std::os::unix::fs::symlink("none", dir.path().join("dangling")).expect("it can");
+        assert_eq!(
+            real(&dir.path().join("dangling")).expect("it can"),
+            dir.path().join("dangling")
+        );
+        std::os::unix::fs::symlink("loop", dir.path().join("loop")).expect("it can");
+        assert!(real(&dir.path().join("loop")).is_err());
+    }
+
+    #[test]
+    fn a_link_of_another_user_is_not_followed() {
+        let trusted = |owner, user| trusted(Path::new("/x"), owner, user);
+        assert!(trusted(0, 990).is_ok() && trusted(990, 990).is_ok() && trusted(0, 0).is_ok());
+        for (owner, user) in [(990, 0), (1000, 990)] {
+            let error = trusted(owner, user).expect_err("another user's");
+            assert_eq!(error.kind(), ErrorKind::PermissionDenied);
+            assert!(error.to_string().contains(&format!("of user {owner}")), "{error}");
+        }
+    }
+
     #[test]
     fn a_directory_is_made_with_those_above_it() {
         let dir = TempDir::new().expect("it can");
@@ -422,7 +510,7 @@ mod tests {
     }
 
     /// Fails as often as it says, then works.
-    fn failing(times: usize) -> impl Fn(&Path) -> io::Result<()> {
+    fn failing<T: ?Sized>(times: usize) -> impl Fn(&T) -> io::Result<()> {
         let left = std::cell::Cell::new(times);
         move |_| match left.get() {
             0 => Ok(()),
@@ -477,7 +565,7 @@ mod tests {
             }
             same
         };
-        let failed = replace_checked(&path, b"three", Mode::Private, sync_parent, edited)
+        let failed = replace_checked(&path, b"three", Mode::Private, Directory::sync, edited)
             .expect_err("by hand");
         assert!(failed.is_changed() && !failed.visible && looks.get() == 2, "{failed:?}");
         assert_eq!(

@@ -12,6 +12,7 @@ use std::path::Path;
 
 use anyhow::{Result, bail};
 use lunet_files as files;
+use lunet_os::fs::read_text;
 use lunet_scsi::Identity;
 
 use crate::config::Volume;
@@ -19,6 +20,9 @@ use crate::trouble::At;
 
 /// The file in the data directory.
 pub const FILE: &str = "identity";
+
+/// The longest file in bytes.
+const MOST: u64 = 4096;
 
 /// The second line of the file: names of the second form, a long NAA designator alone. Without it,
 /// they have the first form.
@@ -41,7 +45,8 @@ pub fn machine(data: &Path) -> Result<Machine> {
         return Ok(found);
     }
     let path = data.join(FILE);
-    let text = make(&path).and_then(|()| read(&path)).at("keep the identity in", &path)?;
+    let text =
+        make(&path).and_then(|()| read_text(&path, MOST)).at("keep the identity in", &path)?;
     of_text(&path, &text)
 }
 
@@ -51,7 +56,7 @@ pub fn machine(data: &Path) -> Result<Machine> {
 /// The file cannot be read, or holds something else.
 pub fn find(data: &Path) -> Result<Option<Machine>> {
     let path = data.join(FILE);
-    match read(&path) {
+    match read_text(&path, MOST) {
         Err(error) if matches!(error.kind(), ErrorKind::NotFound | ErrorKind::NotADirectory) => {
             Ok(None)
         }
@@ -89,11 +94,6 @@ fn of_text(path: &Path, text: &str) -> Result<Machine> {
 fn open_to_others(path: &Path) -> Option<u32> {
     let mode = fs::metadata(path).ok()?.permissions().mode() & 0o777;
     (mode & 0o077 != 0).then_some(mode)
-}
-
-fn read(path: &Path) -> io::Result<String> {
-    String::from_utf8(lunet_os::fs::read(path)?)
-        .map_err(|error| io::Error::new(ErrorKind::InvalidData, error))
 }
 
 /// Writes a new UUID. The file is its owner's alone: the names of all volumes follow from it.

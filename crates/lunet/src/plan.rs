@@ -153,7 +153,7 @@ pub fn read_own(path: &Path) -> Result<Zeroizing<String>> {
 
 fn read(path: &Path, check: impl FnOnce(&fs::File) -> Result<()>) -> Result<Zeroizing<String>> {
     let name = path.display();
-    let opened = fs::File::open(path);
+    let opened = lunet_os::fs::open_regular(path);
     // Room for all of it: what grows out of its place leaves a copy behind.
     let length =
         opened.as_ref().ok().and_then(|file| file.metadata().ok()).map_or(0, |is| is.len());

@@ -92,6 +92,9 @@ fn step(kind: ErrorKind, user: u32) -> String {
         ErrorKind::NotADirectory | ErrorKind::IsADirectory | ErrorKind::AlreadyExists => {
             "something else has that name: move it away, or name another place".to_owned()
         }
+        ErrorKind::InvalidInput | ErrorKind::FileTooLarge | ErrorKind::InvalidData => {
+            "is it the right file?".to_owned()
+        }
         _ => "see the kernel's log (`dmesg`) for this file system".to_owned(),
     }
 }

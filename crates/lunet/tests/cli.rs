@@ -291,6 +291,29 @@ fn a_data_directory_of_a_later_form_is_not_served() {
 }
 
 /// What ends a start is told beforehand, as far as it can be without opening storage.
+/// Whatever is named: it is told what it is, and nobody waits for it.
+#[test]
+fn a_configuration_is_a_regular_file_of_some_size() {
+    let dir = TempDir::new().unwrap();
+    let [pipe, big] = ["pipe", "big"].map(|name| dir.path().join(name));
+    let kind = rustix::fs::FileType::Fifo;
+    rustix::fs::mknodat(rustix::fs::CWD, &pipe, kind, rustix::fs::Mode::RUSR, 0).unwrap();
+    fs::File::create(&big).unwrap().set_len(10 << 30).unwrap();
+    for (file, words) in [
+        (pipe.as_path(), "it is a named pipe and not a regular file"),
+        (Path::new("/dev/zero"), "it is a device and not a regular file"),
+        (dir.path(), "Is a directory"),
+        (big.as_path(), "larger than 1 MiB"),
+    ] {
+        for command in [["config", "check"], ["config", "migrate"], ["serve", "--config"]] {
+            let mut lunet = lunet(&command[..1]);
+            let output = lunet.arg(command[1]).arg(file).current_dir(dir.path()).output().unwrap();
+            let told = text(&output.stderr);
+            assert!(!output.status.success() && told.contains(words), "{command:?}: {told}");
+        }
+    }
+}
+
 #[test]
 fn config_check_refuses_what_serve_refuses() {
     let dir = TempDir::new().unwrap();

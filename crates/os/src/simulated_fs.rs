@@ -277,12 +277,6 @@ impl FileSystem {
         Ok(file)
     }
 
-    pub(crate) fn create(&self, path: &Path, options: &OpenOptions) -> io::Result<File> {
-        let there = File::open(path).ok().filter(|file| file.metadata().is_ok_and(|f| f.is_file()));
-        there.map_or(Ok(()), |there| self.lock().changes(&there))?;
-        self.open(path, options)
-    }
-
     /// Some time has passed since a call began. What goes wrong now.
     fn begin(&self) -> FileFaults {
         let faults = self.lock().faults;

@@ -136,7 +136,7 @@ fn show(preview: &Preview, json: bool) -> Result<ExitCode> {
 /// Has the lunet of another machine check a file that is on this one.
 fn check_there(file: &Path, server: &control::remote::Remote) -> Result<ExitCode> {
     // There may be secrets in it.
-    let text = std::fs::read_to_string(file).map(Zeroizing::new);
+    let text = lunet_os::fs::read_text(file, config::MAX_BYTES).map(Zeroizing::new);
     let text = text.with_context(|| format!("cannot read {}", file.display()))?;
     show(&server.check(&text)?, false)
 }

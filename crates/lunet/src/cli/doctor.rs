@@ -7,7 +7,7 @@ use std::process::ExitCode;
 
 use anyhow::{Context, Result};
 use clap::Args;
-use lunet::secrets;
+use lunet::{config, secrets};
 use lunet_client::iscsi::Target;
 use lunet_client::nvme;
 use lunet_host::ceilings::{self, ceilings, measure};
@@ -134,7 +134,8 @@ fn more(checks: &mut Checks, directory: Option<&Path>) -> Result<()> {
     files.sort();
     for file in files {
         let name = file.display().to_string();
-        let text = fs::read_to_string(&file).with_context(|| name.clone())?;
+        let text =
+            lunet_os::fs::read_text(&file, config::MAX_BYTES).with_context(|| name.clone())?;
         checks.add(&name, &text)?;
     }
     Ok(())

@@ -1,7 +1,7 @@
 //! `lunet support`: what a report of a bug needs, in one file, without secrets.
 
 use std::collections::BTreeSet;
-use std::fs::{self, OpenOptions};
+use std::fs::OpenOptions;
 use std::io::{ErrorKind, Write};
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
@@ -9,6 +9,7 @@ use std::process::{Command, ExitCode};
 
 use anyhow::{Context, Result, bail};
 use clap::Args;
+use lunet::config::MAX_BYTES;
 use lunet::control::{Client, Layout};
 use lunet::{tables, units, watch};
 use lunet_host::capture::capture;
@@ -16,6 +17,7 @@ use lunet_host::doctor::{self, Checks};
 use lunet_host::facts::facts;
 use lunet_host::rules::Loader;
 use lunet_host::source::{Live, MASK, Source, masked};
+use lunet_os::fs::read_text;
 use serde::Serialize;
 
 use super::{Where, print, version};
@@ -118,7 +120,7 @@ fn log(unit: &str) -> Result<String> {
 fn known(files: &BTreeSet<PathBuf>) -> BTreeSet<String> {
     let mut all = BTreeSet::new();
     for file in files {
-        let Ok(text) = fs::read_to_string(file) else { continue };
+        let Ok(text) = read_text(file, MAX_BYTES) else { continue };
         let Ok(table) = text.parse::<toml::Table>() else { continue };
         let folder = file.parent().unwrap_or(Path::new("."));
         table.iter().for_each(|(key, value)| gather(&mut all, folder, key, value));
@@ -138,7 +140,7 @@ fn gather(all: &mut BTreeSet<String>, folder: &Path, key: &str, value: &toml::Va
         toml::Value::String(text)
             if key.strip_suffix("-file").is_some_and(|key| SECRETS.contains(&key)) =>
         {
-            let secret = fs::read_to_string(folder.join(text)).unwrap_or_default();
+            let secret = read_text(&folder.join(text), MAX_BYTES).unwrap_or_default();
             all.insert(secret.trim().to_owned());
         }
         _ => {}

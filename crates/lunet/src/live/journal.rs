@@ -35,6 +35,9 @@ const VERSION: u32 = 2;
 /// File systems keep holes and data apart in pieces of this many bytes, or smaller ones.
 const PIECE: u64 = 1 << 20;
 
+/// The longest journal in bytes.
+const LONGEST: u64 = 16 << 20;
+
 /// So many entries are carried over from changes that could not be ended.
 const MOST: usize = 64;
 
@@ -207,7 +210,7 @@ impl Journal {
 
 fn read(path: &Path) -> Result<Option<Page>> {
     let name = path.display();
-    let text = match os::read(path) {
+    let text = match os::read(path, LONGEST) {
         Err(error) if error.kind() == ErrorKind::NotFound => return Ok(None),
         other => other.at("read", path)?,
     };
@@ -337,7 +340,7 @@ fn take_away(path: &Path) -> Result<(), Settled> {
 
 /// True if nothing was ever written to a file.
 fn is_blank(path: &Path) -> bool {
-    File::open(path).is_ok_and(|file| holds_nothing(&file, 0))
+    os::open_regular(path).is_ok_and(|file| holds_nothing(&file, 0))
 }
 
 /// True if nothing was ever written to a file from an offset on, or nothing but zeroes where the file system

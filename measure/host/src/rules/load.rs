@@ -23,6 +23,9 @@ const OWN: &[(&str, &str)] = &[
     ("measure.toml", include_str!("../../rules/measure.toml")),
 ];
 
+/// The longest file of rules in bytes.
+const MOST: u64 = 1 << 20;
+
 /// Why rules cannot be loaded.
 #[derive(Debug, thiserror::Error)]
 pub enum LoadError {
@@ -160,7 +163,7 @@ impl Loader {
             }
         }
         for path in paths {
-            let text = fs::read_to_string(&path).map_err(|error| wrong(&path, error))?;
+            let text = lunet_files::read_text(&path, MOST).map_err(|error| wrong(&path, error))?;
             self.text(&path.display().to_string(), &text)?;
         }
         Ok(self)
