@@ -4,10 +4,16 @@
 //! A drop-in of `lunet.service` orders it behind the mounts and devices of its volumes, and lets it write to them. It
 //! *wants* them and does not require them: a volume whose storage is missing is not served, and the others are. That lunet
 //! does not make a volume anew on the empty folder below a mount that is missing, its records see to.
+//!
+//! The configuration belongs to the service, and this runs as root: what a server that was taken over writes there must
+//! not give it more at the next boot. So the file is read with care, folders of the system are never made writable, and
+//! devices are let in by a list that is root's.
 
 use std::collections::BTreeSet;
 use std::fmt::Write as _;
 use std::fs;
+use std::io::{self, ErrorKind, Read};
+use std::os::unix::fs::MetadataExt;
 use std::path::{Component, Path, PathBuf};
 use std::process::ExitCode;
 
@@ -15,6 +21,7 @@ use anyhow::{Context, Result, bail};
 use clap::Args;
 use lunet::config::{self, Backend, Config};
 use lunet::control::Layout;
+use lunet_os::fs::{open_regular, read_text};
 
 /// The drop-in, in the folder that systemd names.
 const DROP_IN: &str = "lunet.service.d/50-configuration.conf";
@@ -27,38 +34,157 @@ pub struct Generator {
     /// Configuration of the service
     #[arg(long, value_name = "FILE")]
     config: Option<PathBuf>,
+    /// List of the devices that the service may open
+    #[arg(long, value_name = "FILE", default_value = "/etc/lunet-devices.conf")]
+    devices: PathBuf,
+    /// Table of file systems
+    #[arg(long, value_name = "FILE", default_value = "/etc/fstab")]
+    fstab: PathBuf,
+}
+
+/// Folders of the system. What the service may write there by its user, it may already, or it is nothing for volumes.
+const SYSTEM: &[&str] = &[
+    "/bin", "/boot", "/dev", "/etc", "/home", "/lib", "/lib32", "/lib64", "/proc", "/root", "/run",
+    "/sbin", "/sys", "/usr",
+];
+
+/// Kinds of file systems that come over the network (systemd.mount(5)).
+const REMOTE: &[&str] = &[
+    "9p",
+    "acfs",
+    "afs",
+    "ceph",
+    "cifs",
+    "coda",
+    "davfs",
+    "fuse.ceph",
+    "fuse.glusterfs",
+    "fuse.sshfs",
+    "gfs",
+    "gfs2",
+    "glusterfs",
+    "lustre",
+    "ncpfs",
+    "nfs",
+    "nfs4",
+    "ocfs2",
+    "orangefs",
+    "pvfs2",
+    "smb3",
+    "smbfs",
+    "sshfs",
+];
+
+/// Services of initiators on this machine. They come after lunet, unless lunet's own storage may come by them.
+const INITIATORS: &str = "open-iscsi.service iscsi.service nvmf-autoconnect.service";
+
+/// What of the machine counts besides the configuration.
+#[derive(Default)]
+struct Machine {
+    /// Devices that the service may open, and folders (ending in `/`) of such devices.
+    devices: Vec<String>,
+    /// Where file systems are mounted that come over the network.
+    remote: Vec<PathBuf>,
 }
 
 pub fn run(options: &Generator) -> Result<ExitCode> {
     let layout = Layout::of_service(|_| None);
     let file = options.config.as_ref().unwrap_or(&layout.config);
-    let Ok(text) = fs::read_to_string(file) else {
+    let text = match read_text(file, config::MAX_BYTES) {
         // Without a configuration there is no service.
-        return Ok(ExitCode::SUCCESS);
+        Err(error) if error.kind() == ErrorKind::NotFound => return Ok(ExitCode::SUCCESS),
+        read => read.with_context(|| format!("cannot read {}", file.display()))?,
     };
     let Ok(config) = config::check(&text) else {
         bail!("{} has mistakes: `lunet config check` lists them", file.display());
     };
+    let machine = Machine {
+        devices: allowed(&options.devices)?,
+        remote: remote(&read_text(&options.fstab, config::MAX_BYTES).unwrap_or_default()),
+    };
     let path = options.directories[0].join(DROP_IN);
     let folder = path.parent().unwrap_or(&path);
-    let written =
-        fs::create_dir_all(folder).and_then(|()| fs::write(&path, drop_in(&config, &layout.data)));
+    let written = fs::create_dir_all(folder)
+        .and_then(|()| fs::write(&path, drop_in(&config, &layout.data, &machine)));
     written.with_context(|| format!("cannot write {}", path.display()))?;
     Ok(ExitCode::SUCCESS)
 }
 
+/// The devices in a list. Without one, there are none.
+///
+/// # Errors
+/// It cannot be read, or others than root may write it.
+fn allowed(list: &Path) -> Result<Vec<String>> {
+    let name = list.display();
+    let file = match open_regular(list) {
+        Err(error) if error.kind() == ErrorKind::NotFound => return Ok(Vec::new()),
+        opened => opened.with_context(|| format!("cannot read {name}"))?,
+    };
+    let found = file.metadata().with_context(|| format!("cannot look at {name}"))?;
+    if found.uid() != 0 || found.mode() & 0o022 != 0 {
+        bail!("{name}: others than root may write it: `chown root {name}; chmod 644 {name}`");
+    }
+    let mut text = String::new();
+    let read: io::Result<_> = file.take(config::MAX_BYTES).read_to_string(&mut text);
+    read.with_context(|| format!("cannot read {name}"))?;
+    let lines =
+        text.lines().map(str::trim).filter(|line| !line.is_empty() && !line.starts_with('#'));
+    Ok(lines.map(str::to_owned).collect())
+}
+
+impl Machine {
+    /// Whether a list lets the service open a device.
+    fn allows(&self, device: &Path) -> bool {
+        let plain = device.components().all(|part| part != Component::ParentDir);
+        let text = device.to_str().unwrap_or_default();
+        let lets_in = |line: &String| match line.ends_with('/') {
+            true => text.len() > line.len() && text.starts_with(line.as_str()),
+            false => text == line,
+        };
+        plain && self.devices.iter().any(lets_in)
+    }
+
+    /// Whether a path is on what initiators of this machine bring.
+    fn is_remote(&self, path: &Path) -> bool {
+        let text = path.to_str().unwrap_or_default();
+        self.remote.iter().any(|mount| path.starts_with(mount))
+            || text.contains("/by-path/ip-")
+            || text.contains("-iscsi-")
+            || text.contains("/by-path/fc-")
+    }
+}
+
+/// Where file systems are mounted that come over the network, in the text of fstab(5).
+fn remote(fstab: &str) -> Vec<PathBuf> {
+    let lines = fstab.lines().map(str::trim).filter(|line| !line.starts_with('#'));
+    let mount = |line: &str| {
+        let mut fields = line.split_whitespace().skip(1);
+        let (place, kind) = (fields.next()?, fields.next()?);
+        let over_network = REMOTE.contains(&kind)
+            || fields.next().is_some_and(|options| options.split(',').any(|one| one == "_netdev"));
+        over_network.then(|| PathBuf::from(place.replace("\\040", " ").replace("\\011", "\t")))
+    };
+    lines.filter_map(mount).collect()
+}
+
+/// A folder that volumes may be in.
+fn is_writable(folder: &Path) -> bool {
+    let plain = folder.components().all(|part| part != Component::ParentDir);
+    plain && folder != Path::new("/") && !SYSTEM.iter().any(|system| folder.starts_with(system))
+}
+
 /// The drop-in for a configuration. `data` is the data directory unless the configuration names another one.
-fn drop_in(config: &Config, data: &Path) -> String {
+fn drop_in(config: &Config, data: &Path, machine: &Machine) -> String {
     let named = config.server.data.as_deref();
     let data = named.unwrap_or(data);
     let (mut units, mut writable, mut devices) =
         (BTreeSet::new(), BTreeSet::new(), BTreeSet::new());
-    if named.is_some() {
-        units.extend(mounts(&data.join("lunet.lock")));
-        writable.insert(data);
-    }
+    units.extend(mounts(&data.join("lunet.lock")));
+    writable.extend(named);
     let paths: Vec<_> =
         config.volumes.iter().filter_map(|one| Some((one, one.path(data)?))).collect();
+    let mut used = paths.iter().map(|(_, path)| path.as_path()).chain([data]);
+    let comes_first = !used.any(|path| machine.is_remote(path));
     for (volume, path) in &paths {
         // systemd wants whole paths, and what it would read otherwise than it is written is nothing to guess at.
         if word(path).is_none() {
@@ -66,20 +192,22 @@ fn drop_in(config: &Config, data: &Path) -> String {
         }
         if let Backend::Block { .. } = volume.backend {
             units.insert(format!("{}.device", escape(path)));
-            devices.insert(path.as_path());
+            devices.extend(machine.allows(path).then_some(path.as_path()));
         } else {
             units.extend(mounts(path));
             writable.extend(path.parent().filter(|folder| !folder.starts_with(data)));
         }
     }
-    let mut out =
-        "# Made from the configuration of lunet by lunet-generator: changes are lost.\n".to_owned();
-    if !units.is_empty() {
-        let units = units.into_iter().collect::<Vec<_>>().join(" ");
-        let _ = write!(out, "[Unit]\nWants={units}\nAfter={units}\n");
+    let units = units.into_iter().collect::<Vec<_>>().join(" ");
+    let mut out = format!(
+        "# Made from the configuration of lunet by lunet-generator: changes are lost.\n[Unit]\nWants={units}\n\
+         After={units}\n"
+    );
+    if comes_first {
+        let _ = writeln!(out, "Before={INITIATORS}");
     }
     out.push_str("[Service]\n");
-    for folder in writable.into_iter().filter_map(word) {
+    for folder in writable.into_iter().filter(|folder| is_writable(folder)).filter_map(word) {
         let _ = writeln!(out, "ReadWritePaths=\"-{folder}\"");
     }
     for device in devices.into_iter().filter_map(word) {
@@ -128,9 +256,15 @@ fn escape(path: &Path) -> String {
 mod tests {
     use super::*;
 
-    fn made(volumes: &str) -> String {
+    fn made_on(machine: &Machine, volumes: &str) -> String {
         let target = "[[target]]\nname = 'iqn.2026-11.l:x'\n";
-        drop_in(&config::check(&format!("{volumes}{target}")).expect("right"), Path::new("/d"))
+        let config = config::check(&format!("{volumes}{target}")).expect("right");
+        drop_in(&config, Path::new("/d"), machine)
+    }
+
+    fn made(volumes: &str) -> String {
+        let devices = vec!["/dev/zvol/tank/".to_owned()];
+        made_on(&Machine { devices, ..Machine::default() }, volumes)
     }
 
     #[test]
@@ -157,8 +291,8 @@ mod tests {
         );
         let units = "d.mount dev-zvol-tank-c.device tank-vm\\x20s.mount tank.mount";
         let wanted = format!(
-            "[Unit]\nWants={units}\nAfter={units}\n[Service]\nReadWritePaths=\"-/tank/vm s\"\n\
-             DeviceAllow=\"/dev/zvol/tank/c\" rw\n"
+            "[Unit]\nWants={units}\nAfter={units}\nBefore={INITIATORS}\n[Service]\n\
+             ReadWritePaths=\"-/tank/vm s\"\nDeviceAllow=\"/dev/zvol/tank/c\" rw\n"
         );
         assert_eq!(text.split_once('\n').expect("a comment").1, wanted);
     }
@@ -179,6 +313,61 @@ mod tests {
              [volumes.b]\nbackend = 'block'\npath = '/dev/\"y'\n\
              [volumes.c]\nbackend = 'block'\npath = 'relative'\n",
         );
-        assert_eq!(text.lines().skip(1).collect::<Vec<_>>(), ["[Service]"]);
+        let before = format!("Before={INITIATORS}");
+        let wanted = ["[Unit]", "Wants=d.mount", "After=d.mount", &before, "[Service]"];
+        assert_eq!(text.lines().skip(1).collect::<Vec<_>>(), wanted);
+    }
+
+    /// Whoever has taken the service over may write its configuration, and gets no more by it.
+    #[test]
+    fn the_configuration_alone_lets_nothing_of_the_system_in() {
+        let volumes = "[volumes.a]\nbackend = 'block'\npath = '/dev/sda'\n\
+             [volumes.b]\nbackend = 'block'\npath = '/dev/zvol/tank/../../sdb'\n\
+             [volumes.c]\nbackend = 'file'\npath = '/etc/cron.d/c'\n\
+             [volumes.d]\nbackend = 'file'\npath = '/tank/../root/d'\n\
+             [volumes.e]\nbackend = 'file'\npath = '/e'\n\
+             [volumes.f]\nbackend = 'block'\npath = '/dev/zvol/tank'\n";
+        let text = made(volumes);
+        let (_, service) = text.split_once("[Service]\n").expect("a section");
+        assert_eq!(service, "");
+        let machine = Machine { devices: vec!["/dev/sda".into()], ..Machine::default() };
+        let text = made_on(&machine, volumes);
+        assert!(text.ends_with("[Service]\nDeviceAllow=\"/dev/sda\" rw\n"), "{text}");
+    }
+
+    #[test]
+    fn the_list_of_devices_is_roots() {
+        use std::os::unix::fs::PermissionsExt;
+        let dir = tempfile::TempDir::new().expect("a folder");
+        let list = dir.path().join("list");
+        assert!(allowed(&list).expect("there is none").is_empty());
+        fs::write(&list, "# mine\n\n /dev/sdb \n/dev/zvol/tank/\n").expect("it is written");
+        fs::set_permissions(&list, PermissionsExt::from_mode(0o664)).expect("it is set");
+        let error = allowed(&list).expect_err("its group may write it").to_string();
+        assert!(error.contains("others than root"), "{error}");
+        fs::set_permissions(&list, PermissionsExt::from_mode(0o644)).expect("it is set");
+        if rustix::process::geteuid().is_root() {
+            assert_eq!(allowed(&list).expect("root's"), ["/dev/sdb", "/dev/zvol/tank/"]);
+        }
+    }
+
+    /// What mounts over the network waits for initiators: to be before them as well would be a cycle, of which systemd
+    /// leaves something out.
+    #[test]
+    fn lunet_is_not_before_the_initiators_that_bring_its_storage() {
+        let fstab = "# /dev/x /none nfs\nserver:/x /mnt/a\\040b nfs4 defaults 0 0\n/dev/sdb1 /mnt/i ext4 noatime,_netdev\n\
+                     /dev/sda1 / ext4 defaults 0 1\nbroken\n";
+        let remote = remote(fstab);
+        assert_eq!(remote, [Path::new("/mnt/a b"), Path::new("/mnt/i")]);
+        let machine = Machine { remote, ..Machine::default() };
+        let before = |path: &str, kind: &str| {
+            let volumes = format!("[volumes.a]\nbackend = '{kind}'\npath = '{path}'\n");
+            made_on(&machine, &volumes).contains("Before=")
+        };
+        assert!(before("/srv/a.img", "file") && before("/mnt/ix/a.img", "file"));
+        assert!(!before("/mnt/i/vms/a.img", "file") && !before("/mnt/a b/a.img", "file"));
+        let device = "/dev/disk/by-path/ip-192.0.2.1:3260-iscsi-iqn.2026-11.l:x-lun-1";
+        assert!(!before(device, "block") && before("/dev/sdb", "block"));
+        assert!(!made_on(&machine, "[server]\ndata = '/mnt/i/lunet'\n").contains("Before="));
     }
 }
