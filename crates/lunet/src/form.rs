@@ -84,7 +84,11 @@ mod tests {
         let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../packaging");
         for script in ["deb/preinst", "rpm/preinstall.sh"] {
             let text = fs::read_to_string(root.join(script)).unwrap();
-            assert!(text.lines().any(|line| line == format!("form={FORM}")), "{script}");
+            for known in
+                [format!("form={FORM}"), format!("version={}", crate::config::schema::VERSION)]
+            {
+                assert!(text.lines().any(|line| line == known), "{script}: {known}");
+            }
         }
     }
 }
