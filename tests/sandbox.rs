@@ -1,15 +1,16 @@
 //! What somebody can do who has taken a server over: nothing but serve. A debug build tries it from inside.
 
 use std::fs;
-use std::net::TcpListener;
+use std::net::{TcpListener, TcpStream};
 use std::os::unix::fs::chown;
+use std::thread::sleep;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail, ensure};
 use lunet_e2e::data::scratch;
 use lunet_e2e::fuse::{LoopDevice, is_root};
 use lunet_e2e::process::children;
-use lunet_e2e::server::{Serve, Server};
+use lunet_e2e::server::{Serve, Server, free_port};
 use lunet_e2e::wire::{Login, Session};
 use rustix::process::{Pid, Signal, kill_process};
 
@@ -130,15 +131,31 @@ fn a_server_without_a_configured_sandbox_leaves_the_system_alone() -> Result<()>
 /// What the helper does not do any more is refused; sessions and the end of the server are as before.
 #[test]
 fn the_helper_may_die() -> Result<()> {
-    let server = Serve::config(CONFIG).start()?;
+    let address = format!("127.0.0.1:{}", free_port()?);
+    let mut server =
+        Serve::config(CONFIG).arguments(&["--listen-control", address.as_str()]).start()?;
     let mut session = Session::open(&Login::new(server.portal(), TARGET))?;
     session.settle(0)?;
+    TcpStream::connect(&address).context("the REST interface is there")?;
     let [helper] = children(server.pid())?[..] else { bail!("the server has one child") };
     let helper = Pid::from_raw(helper.try_into()?).context("no process has this number")?;
     kill_process(helper, Signal::KILL)?;
     session.write(0, 0, &[1; 512], 512)?;
     server.tell(&["volume", "create", "b", "--backend", "memory", "--size", "1MiB"])?;
     session.write(0, 1, &[2; 512], 512)?;
+    // What cannot come back is told, once, with what to do, and whoever connects is refused and does not wait.
+    let ended = |text: &str| text.contains("the helper process has ended").then_some(());
+    let told = server.process().stderr.find(Instant::now() + PATIENCE, ended);
+    ensure!(told.is_some(), "nothing was told of the helper's end");
+    let begun = Instant::now();
+    while TcpStream::connect(&address).is_ok() {
+        ensure!(
+            begun.elapsed() < PATIENCE,
+            "the REST interface is listened for, and nobody answers"
+        );
+        sleep(Duration::from_millis(10));
+    }
+    ensure!(!server.process().stderr.text().contains("it is started again"));
     server.stop()?;
     Ok(())
 }

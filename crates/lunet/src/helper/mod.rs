@@ -26,6 +26,7 @@ use anyhow::{Context, Result};
 #[cfg(feature = "tools")]
 use lunet_api::{Part, PartsOf};
 use lunet_backends::zfs::ZfsError;
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use serde::{Deserialize, Serialize};
 
 use crate::talk;
@@ -104,6 +105,16 @@ pub fn start(user: Option<(u32, u32)>) -> Result<()> {
 /// Whether there is a helper: there is none in a command of the command line, or in a simulated world.
 pub fn is_there() -> bool {
     HELPER.get().is_some()
+}
+
+/// Whether there was a helper that has ended. The server may not start another one.
+pub fn has_ended() -> bool {
+    let Some(helper) = HELPER.get() else { return false };
+    let stream = helper.stream.lock().unwrap_or_else(PoisonError::into_inner);
+    // It says nothing there, so all that there is to be read is the end.
+    let mut fds = [PollFd::new(&*stream, PollFlags::RDHUP)];
+    let now = Timespec { tv_sec: 0, tv_nsec: 0 };
+    matches!(poll(&mut fds, Some(&now)), Ok(1..))
 }
 
 /// Asks something, with an open file perhaps. Gives the way on which the answer comes.

@@ -18,7 +18,7 @@ use lunet_control::AuditEntry;
 
 use super::link::{self, Ask, Down, Reply, Setup, Up};
 use super::{answers, told};
-use crate::helper::Rest;
+use crate::helper::{self, Rest};
 use crate::log;
 use crate::running::Asked;
 
@@ -225,6 +225,9 @@ impl Shared {
             if state.stop {
                 return;
             }
+            if helper::has_ended() {
+                return self.give_up(state, first.take(), ended);
+            }
             match first.take() {
                 Some(first) => drop(first.send(Err(ended))),
                 None => tracing::warn!(
@@ -237,6 +240,19 @@ impl Shared {
             drop(waited.unwrap_or_else(PoisonError::into_inner));
             pause = (pause * 2).min(PAUSE.1);
         }
+    }
+
+    /// Nobody can start a process any more. With the end of this thread the sockets are closed, so that clients are refused
+    /// and do not wait.
+    fn give_up(&self, mut state: MutexGuard<'_, State>, first: Option<First>, ended: String) {
+        // What would be written to the audit log is told in the log.
+        state.stop = true;
+        state.entries.drain(..).for_each(|entry| lost(&entry));
+        drop(state);
+        tracing::error!(
+            "the helper process has ended: there is no REST interface and no page until lunet is restarted, and new devices              and volumes of ZFS are not opened. Volumes are served as before, and commands work on the control socket.              `systemctl restart lunet`: sessions come back at once"
+        );
+        let _ = first.map(|first| first.send(Err(ended)));
     }
 
     /// Starts a process and answers it until it ends. Says how it has ended.
