@@ -137,6 +137,38 @@ fn rest_tells_designators_and_room() -> Result<()> {
     Ok(())
 }
 
+/// Whoever has chosen a designator knows the volume by it, and nobody else has it.
+#[test]
+fn a_volume_has_the_designator_that_was_chosen_for_it() -> Result<()> {
+    let mut server = Serve::config(CONFIG).start()?;
+    let mut page = Page::of(&mut server)?;
+    page.begin()?;
+    let naa = "6024c4e00112233445566778899aabbc";
+    let make = |name: &str, naa: &str| {
+        let new = json!({"name": name, "size": 1 << 20, "naa": naa});
+        page.ask("POST", "/api/v1/volumes", &new)
+    };
+    ensure!(make("a", naa)?.status == 201);
+    ensure!(page.get("/api/v1/volumes/a")?["naa"] == naa);
+    let twice = make("b", naa)?;
+    ensure!(
+        twice.status == 422 && twice.json.to_string().contains("that of volume"),
+        "{}",
+        twice.json
+    );
+    // One that a volume has by its name.
+    let old = page.get("/api/v1/volumes/old")?["naa"].clone();
+    let old = old.as_str().context("no designator")?;
+    let taken = make("b", old)?;
+    ensure!(taken.json["code"] == "exists", "{}", taken.json);
+    ensure!(taken.json.to_string().contains("volume old has the designator"), "{}", taken.json);
+    ensure!(make("b", "6024c4e")?.json["code"] == "invalid", "too short");
+    let kept = page.get("/api/v1/config")?["text"].to_string();
+    ensure!(kept.contains(naa), "it is the volume's at the next start, too: {kept}");
+    server.stop()?;
+    Ok(())
+}
+
 /// A file of the repository.
 fn file(path: &str) -> Result<String> {
     let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("..");

@@ -85,6 +85,9 @@ pub enum Change {
         snapshot: Option<String>,
         /// Name of the new volume.
         name: String,
+        /// As in [`NewVolume`].
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        naa: Option<String>,
     },
     /// Give a volume the content of a snapshot.
     Rollback {
@@ -244,6 +247,10 @@ pub struct NewVolume {
     /// Every write is stable before its answer.
     #[serde(default)]
     pub write_through: bool,
+    /// NAA designator in hexadecimal, which no other volume has; if left out, that of its name. Whoever has
+    /// chosen one at random knows by it, whatever became of the answer, that the volume is the one that it has made.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub naa: Option<String>,
 }
 
 /// Somebody who may log in.

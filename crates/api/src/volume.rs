@@ -191,4 +191,7 @@ pub struct Snapshot {
     pub size_bytes: Option<u64>,
     /// When it was made, in seconds since 1970, UTC.
     pub created: u64,
+    /// What tells it from an earlier or later snapshot of the same name; of no form.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub uid: Option<String>,
 }

@@ -33,7 +33,7 @@ const LIST: [&str; 11] = [
     "-s",
     "createtxg",
     "-o",
-    "name,creation,used",
+    "name,creation,used,guid",
 ];
 
 /// What is read of the command's output, in bytes.
@@ -158,6 +158,8 @@ pub struct ZfsSnapshot {
     pub created: u64,
     /// What would be free without it, in bytes.
     pub used: u64,
+    /// What tells it from every other snapshot, also of the same name.
+    pub guid: String,
 }
 
 /// The `zfs` command.
@@ -281,9 +283,10 @@ impl Zfs {
         let mut fields = line.split('\t');
         let mut next = || fields.next().unwrap_or_default();
         let name = next().strip_prefix(&volume.0).and_then(|rest| rest.strip_prefix('@'));
-        match (name, next().parse(), next().parse()) {
-            (Some(name), Ok(created), Ok(used)) => {
-                Ok(ZfsSnapshot { name: name.to_owned(), created, used })
+        match (name, next().parse(), next().parse(), next()) {
+            (Some(name), Ok(created), Ok(used), guid) if !guid.is_empty() => {
+                let (name, guid) = (name.to_owned(), guid.to_owned());
+                Ok(ZfsSnapshot { name, created, used, guid })
             }
             _ => Err(ZfsError::Answer { command: command(arguments), line: line.to_owned() }),
         }

@@ -55,16 +55,28 @@ fn each_function_is_one_command() {
 
 #[test]
 fn snapshots_are_listed() {
-    let lines = r"printf 'tank/vm/disk-1@a\t1700000000\t0\ntank/vm/disk-1@b-2\t1700000001\t8192\n'";
+    let lines = r"printf 'tank/vm/disk-1@a\t1700000000\t0\t7\ntank/vm/disk-1@b-2\t1700000001\t8192\t18446744073709551615\n'";
     let fake = Fake::new(lines, LIMIT);
-    let expected = [("a", 1_700_000_000, 0), ("b-2", 1_700_000_001, 8192)]
-        .map(|(name, created, used)| ZfsSnapshot { name: name.to_owned(), created, used });
+    let expected =
+        [("a", 1_700_000_000, 0, "7"), ("b-2", 1_700_000_001, 8192, "18446744073709551615")].map(
+            |(name, created, used, guid)| ZfsSnapshot {
+                name: name.to_owned(),
+                created,
+                used,
+                guid: guid.to_owned(),
+            },
+        );
     assert_eq!(fake.zfs.snapshots(&volume()).unwrap(), expected);
-    let call = "<list><-H><-p><-t><snapshot><-d><1><-s><createtxg><-o><name,creation,used>\
+    let call = "<list><-H><-p><-t><snapshot><-d><1><-s><createtxg><-o><name,creation,used,guid>\
         <tank/vm/disk-1>";
     assert_eq!(fake.calls(), call);
     assert_eq!(Fake::new("", LIMIT).zfs.snapshots(&volume()).unwrap(), []);
-    for odd in ["tank/other@a\t1\t1", "tank/vm/disk-1@a\tyesterday\t1", "nonsense"] {
+    for odd in [
+        "tank/other@a\t1\t1\t1",
+        "tank/vm/disk-1@a\tyesterday\t1\t1",
+        "tank/vm/disk-1@a\t1\t1",
+        "nonsense",
+    ] {
         let fake = Fake::new(&format!("echo '{odd}'"), LIMIT);
         let error = fake.zfs.snapshots(&volume()).unwrap_err();
         assert!(matches!(error, ZfsError::Answer { .. }), "{error:?}");

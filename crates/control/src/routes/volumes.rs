@@ -34,6 +34,8 @@ struct VolumeToMake {
     /// Every write is stable before its answer.
     #[serde(default)]
     write_through: bool,
+    /// NAA designator in hexadecimal, which no other volume has; if left out, that of its name.
+    naa: Option<String>,
 }
 
 /// A new size.
@@ -60,6 +62,8 @@ struct NewClone {
     name: String,
     /// The content at that time; the present one if left out.
     snapshot: Option<String>,
+    /// NAA designator in hexadecimal, which no other volume has; if left out, that of its name.
+    naa: Option<String>,
 }
 
 /// Where to go back to.
@@ -111,6 +115,7 @@ fn make(call: &Call) -> Result<Change, Problem> {
         let text = "a volume with a path of its own, or on a device, needs the role administrator";
         return Err(Problem::forbidden(text));
     }
+    check_naa(call, new.naa.as_ref())?;
     Ok(Change::CreateVolume(NewVolume {
         name: new.name,
         backend: new.backend.unwrap_or(Backend::File),
@@ -120,7 +125,17 @@ fn make(call: &Call) -> Result<Change, Problem> {
         block_size: new.block_size,
         read_only: new.read_only,
         write_through: new.write_through,
+        naa: new.naa,
     }))
+}
+
+/// Initiators take disks with one designator for one, also those of other servers.
+fn check_naa(call: &Call, naa: Option<&String>) -> Result<(), Problem> {
+    if naa.is_some() && !call.who.role.may(Role::Administrator) {
+        let text = "a volume with a designator of one's choice needs the role administrator";
+        return Err(Problem::forbidden(text));
+    }
+    Ok(())
 }
 
 fn resize(call: &Call) -> Result<Change, Problem> {
@@ -139,8 +154,9 @@ fn snapshot(call: &Call) -> Result<Change, Problem> {
 }
 
 fn clone(call: &Call) -> Result<Change, Problem> {
-    let NewClone { name, snapshot } = call.json()?;
-    Ok(Change::CloneVolume { volume: volume(call), snapshot, name })
+    let NewClone { name, snapshot, naa } = call.json()?;
+    check_naa(call, naa.as_ref())?;
+    Ok(Change::CloneVolume { volume: volume(call), snapshot, name, naa })
 }
 
 fn roll_back(call: &Call) -> Result<Change, Problem> {

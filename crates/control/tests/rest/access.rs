@@ -317,6 +317,7 @@ fn operators_name_no_files_and_let_nobody_in_but_by_name() {
         json!({"name": "a", "path": "lunet.toml"}),
         json!({"name": "a", "path": "control/audit.jsonl", "size": 512}),
         json!({"name": "a", "backend": "block"}),
+        json!({"name": "a", "size": 512, "naa": "6024c4e0000000000000000000000001"}),
     ] {
         assert_eq!(status("/api/v1/volumes", &operator, body.clone()), 403, "{body}");
         assert_eq!(status("/api/v1/volumes", &admin, body.clone()), 201, "{body}");

@@ -22,6 +22,8 @@ const CHANGES: &[(&str, &str, &str, &str)] = &[
      r#"{"do": "resize-volume", "name": "a", "size": 4096}"#),
     ("DELETE", "/api/v1/volumes/a%20b?keep_data=true&force", r#""#,
      r#"{"do": "delete-volume", "name": "a b", "keep_data": true, "force": true}"#),
+    ("POST", "/api/v1/volumes/a/clone", r#"{"name": "b", "naa": "6024c4e0000000000000000000000001"}"#,
+     r#"{"do": "clone-volume", "volume": "a", "snapshot": null, "name": "b", "naa": "6024c4e0000000000000000000000001"}"#),
     ("POST", "/api/v1/volumes/a/rollback", r#"{"snapshot": "s"}"#,
      r#"{"do": "rollback", "volume": "a", "snapshot": "s", "force": false}"#),
     ("DELETE", "/api/v1/volumes/a/snapshots/s", r#""#,

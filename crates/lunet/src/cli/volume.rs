@@ -144,6 +144,17 @@ pub enum Backend {
     Null,
 }
 
+impl From<Backend> for lunet_api::Backend {
+    fn from(backend: Backend) -> Self {
+        match backend {
+            Backend::File => Self::File,
+            Backend::Block => Self::Block,
+            Backend::Memory => Self::Memory,
+            Backend::Null => Self::Null,
+        }
+    }
+}
+
 #[derive(Clone, Copy, PartialEq, ValueEnum)]
 pub enum WriteCache {
     On,
@@ -170,15 +181,17 @@ pub fn run(command: VolumeCommand) -> Result<ExitCode> {
             write_cache,
             ask,
         } => {
-            let backend = match backend {
-                Backend::File => lunet_api::Backend::File,
-                Backend::Block => lunet_api::Backend::Block,
-                Backend::Memory => lunet_api::Backend::Memory,
-                Backend::Null => lunet_api::Backend::Null,
+            let new = NewVolume {
+                name,
+                backend: backend.into(),
+                size,
+                path,
+                full,
+                block_size,
+                read_only,
+                write_through: write_cache == WriteCache::Off,
+                naa: None,
             };
-            let write_through = write_cache == WriteCache::Off;
-            let new =
-                NewVolume { name, backend, size, path, full, block_size, read_only, write_through };
             ask.change(Change::CreateVolume(new))
         }
         VolumeCommand::Resize { name, size, ask } => {
@@ -207,7 +220,7 @@ pub fn run(command: VolumeCommand) -> Result<ExitCode> {
                 Ok((volume, snapshot)) => (volume, Some(snapshot)),
                 Err(_) => (source, None),
             };
-            ask.change(Change::CloneVolume { volume, snapshot, name: new })
+            ask.change(Change::CloneVolume { volume, snapshot, name: new, naa: None })
         }
         VolumeCommand::Rollback { name: (volume, snapshot), sure, with } => {
             let what = format!(

@@ -14,13 +14,22 @@ use super::identity::FileMark;
 use super::journal::Entry;
 use super::served::Open;
 use super::storage::{self, Keeper};
-use super::volumes::{check_new, no_lun_yet};
+use super::volumes::{check_designator, check_new, no_lun_yet};
 use super::{Manager, Served, done, snapshots};
 use crate::config::edit;
 use crate::opening::{self, How};
 use crate::trouble::{At, refuse};
 use crate::units;
 use lunet_files as files;
+
+/// A clone to make.
+struct NewClone<'c> {
+    /// Of what.
+    volume: &'c str,
+    name: &'c str,
+    /// Its designator, if that is not to follow from its name.
+    naa: Option<&'c str>,
+}
 
 impl Manager {
     pub(super) fn clone_volume(
@@ -29,9 +38,11 @@ impl Manager {
         volume: &str,
         snapshot: Option<&str>,
         name: &str,
+        naa: Option<&str>,
     ) -> Result<Done> {
         let open = now.volume(volume)?;
         check_new(now, name)?;
+        let new = NewClone { volume, name, naa };
         let keeper = match snapshot {
             Some(snapshot) => snapshots::find(now, volume, snapshot)?,
             None => storage::keeper(open, &now.plan.data)?,
@@ -42,11 +53,11 @@ impl Manager {
         match (keeper, snapshot) {
             (Keeper::File(file), Some(snapshot)) => {
                 let from = snapshots::path(&file, volume, snapshot);
-                self.clone_file(now, volume, &from, None, name)?;
+                self.clone_file(now, &new, &from, None)?;
             }
-            (Keeper::File(file), None) => self.clone_file(now, volume, &file, Some(open), name)?,
+            (Keeper::File(file), None) => self.clone_file(now, &new, &file, Some(open))?,
             (Keeper::Zfs(zfs, dataset), Some(snapshot)) => {
-                self.clone_zvol(now, volume, &zfs, &dataset, snapshot, name)?;
+                self.clone_zvol(now, &new, &zfs, &dataset, snapshot)?;
             }
             (Keeper::Zfs(..), None) => {
                 return refuse(
@@ -72,11 +83,11 @@ impl Manager {
     fn clone_file(
         &self,
         now: &Served,
-        volume: &str,
+        new: &NewClone<'_>,
         from: &Path,
         served: Option<&Open>,
-        name: &str,
     ) -> Result<()> {
+        let name = new.name;
         if let Some(open) = served {
             storage::check_whole(open, from)?;
         }
@@ -97,7 +108,7 @@ impl Manager {
             keys.push(("path", place.to_str().context("the path is not UTF-8 text")?.into()));
         }
         keys.push(("size", edit::size(found.len())));
-        let plan = self.clone_plan(now, volume, name, &keys)?;
+        let plan = self.clone_plan(now, new, &keys)?;
         let copy = match served {
             // Of the file that is open, whatever comes to be at its path meanwhile.
             Some(open) => reflink::copy_open(&open.volume, from, &place)?,
@@ -117,19 +128,19 @@ impl Manager {
     fn clone_zvol(
         &self,
         now: &Served,
-        volume: &str,
+        new: &NewClone<'_>,
         zfs: &Zfs,
         source: &Dataset,
         snapshot: &str,
-        name: &str,
     ) -> Result<()> {
+        let name = new.name;
         let pool = source.to_string();
         let above = pool.rsplit_once('/').map_or("", |(above, _)| above);
         let dataset = Dataset::new(&format!("{above}/{name}"))?;
         let device: PathBuf = dataset.device();
         let path = device.to_str().context("the path is not UTF-8 text")?;
         let keys: [(&str, Value); 2] = [("backend", "block".into()), ("path", path.into())];
-        let plan = self.clone_plan(now, volume, name, &keys)?;
+        let plan = self.clone_plan(now, new, &keys)?;
         zfs.clone_to(source, snapshot, &dataset)?;
         let added = self.add_volume(now, plan, name, None, |config, plan| {
             // The device comes a moment after the volume.
@@ -148,16 +159,17 @@ impl Manager {
     fn clone_plan(
         &self,
         now: &Served,
-        volume: &str,
-        name: &str,
+        new: &NewClone<'_>,
         keys: &[(&str, Value)],
     ) -> Result<Weighed> {
         let plan = self.edited(now, Consent::default(), |editor| {
-            let inherited = editor.inherited(volume)?;
+            let inherited = editor.inherited(new.volume)?;
             let inherited = inherited.iter().map(|(key, value)| (key.as_str(), value.clone()));
-            let all: Vec<_> = keys.iter().cloned().chain(inherited).collect();
-            editor.add_volume(name, &all)
+            let naa = new.naa.map(|naa| ("naa", naa.into()));
+            let all: Vec<_> = keys.iter().cloned().chain(naa).chain(inherited).collect();
+            editor.add_volume(new.name, &all)
         })?;
+        check_designator(now, &plan.plan.config, new.name)?;
         self.stop_with(&plan)?;
         Ok(plan)
     }

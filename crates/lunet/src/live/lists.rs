@@ -267,6 +267,7 @@ impl Manager {
                 snapshot: one.name,
                 size_bytes: one.bytes,
                 created: one.created,
+                uid: one.uid,
             }));
         }
         Ok(out)

@@ -235,8 +235,8 @@ impl Manager {
             Change::DeleteSnapshot { volume, snapshot } => {
                 self.delete_snapshot(now, volume, snapshot)
             }
-            Change::CloneVolume { volume, snapshot, name } => {
-                self.clone_volume(now, volume, snapshot.as_deref(), name)
+            Change::CloneVolume { volume, snapshot, name, naa } => {
+                self.clone_volume(now, volume, snapshot.as_deref(), name, naa.as_deref())
             }
             Change::Rollback { volume, snapshot, force } => {
                 self.rollback(now, volume, snapshot, *force)

@@ -34,6 +34,8 @@ pub struct Snapshot {
     pub bytes: Option<u64>,
     /// When it was made, in seconds since 1970.
     pub created: u64,
+    /// What tells it from another snapshot of the same name.
+    pub uid: Option<String>,
 }
 
 impl Manager {
@@ -258,6 +260,7 @@ pub fn list(data: &Path, open: &Open) -> Result<Vec<Snapshot>> {
                 name: s.name,
                 bytes: None,
                 created: s.created,
+                uid: Some(s.guid),
             };
             Ok(known.map(one).collect())
         }
@@ -282,7 +285,10 @@ fn files_of(file: &Path, volume: &str) -> Result<Vec<Snapshot>> {
         };
         let created = found.modified().ok().and_then(|t| t.duration_since(UNIX_EPOCH).ok());
         let created = created.unwrap_or_default().as_secs();
-        out.push(Snapshot { name, bytes: Some(found.len()), created });
+        // Nobody writes to a snapshot: no later file has both its number and its time.
+        let nanoseconds = found.mtime() as i128 * 1_000_000_000 + i128::from(found.mtime_nsec());
+        let uid = Some(format!("{:x}-{nanoseconds:x}", found.ino()));
+        out.push(Snapshot { name, bytes: Some(found.len()), created, uid });
     }
     out.sort_by(|a, b| (a.created, &a.name).cmp(&(b.created, &b.name)));
     Ok(out)

@@ -16,7 +16,7 @@ use super::{Manager, Served, counted, done, snapshots, storage};
 use crate::config::{self, Backend, edit};
 use crate::opening::{self, How};
 use crate::trouble::{At, refuse, refused};
-use crate::{failures, names, record, serve, units};
+use crate::{failures, identity, names, record, serve, units};
 use lunet_files::{self as files, Found};
 
 impl Manager {
@@ -33,7 +33,9 @@ impl Manager {
         keys.extend(new.block_size.map(|bytes| ("block-size", i64::from(bytes).into())));
         keys.extend(new.read_only.then(|| ("read-only", true.into())));
         keys.extend(new.write_through.then(|| ("write-cache", "off".into())));
+        keys.extend(new.naa.as_deref().map(|naa| ("naa", naa.into())));
         let plan = self.edited(now, Consent::default(), |editor| editor.add_volume(name, &keys))?;
+        check_designator(now, &plan.plan.config, name)?;
         let made = if found.is_none() { file_of(&plan.plan, name) } else { None };
         let made = made.map(|path| Entry::Made { path, file: None });
         let opened = self.add_volume(now, plan, name, made, |volume, plan| {
@@ -341,6 +343,23 @@ pub(super) fn check_new(now: &Served, name: &str) -> Result<()> {
         );
     }
     Ok(())
+}
+
+/// Refuses a chosen designator that another volume has by its name: initiators would take the two for one. Two chosen ones
+/// are compared where the configuration is checked.
+pub(super) fn check_designator(now: &Served, config: &config::Config, name: &str) -> Result<()> {
+    let volumes = config.volumes.iter();
+    let (new, mut others): (Vec<_>, Vec<_>) = volumes.partition(|volume| volume.name == name);
+    let Some(naa) = new.first().and_then(|new| new.naa) else { return Ok(()) };
+    others.retain(|other| identity::of_volume(&now.machine, other).naa == naa);
+    match others.first() {
+        None => Ok(()),
+        Some(other) => refuse(
+            Code::Exists,
+            format!("volume {} has the designator {naa} already", other.name),
+            "choose another one",
+        ),
+    }
 }
 
 pub(super) fn no_lun_yet(name: &str) -> String {

@@ -25,17 +25,49 @@ pub(super) struct Asked {
 #[derive(Serialize)]
 #[serde(untagged)]
 enum Body<'c> {
-    Apply { force: bool, keep_sessions: bool },
-    Resize { size: Option<u64> },
-    Snapshot { snapshot: &'c str },
-    Clone { name: &'c str, snapshot: Option<&'c str> },
-    Rollback { snapshot: &'c str, force: bool },
-    Target { name: &'c str, alias: Option<&'c str>, nvme: bool },
-    Initiators { initiators: &'c [String], force: bool, keep_sessions: bool },
+    Apply {
+        force: bool,
+        keep_sessions: bool,
+    },
+    Resize {
+        size: Option<u64>,
+    },
+    Snapshot {
+        snapshot: &'c str,
+    },
+    Clone {
+        name: &'c str,
+        snapshot: Option<&'c str>,
+        #[serde(skip_serializing_if = "Option::is_none")]
+        naa: Option<&'c str>,
+    },
+    Rollback {
+        snapshot: &'c str,
+        force: bool,
+    },
+    Target {
+        name: &'c str,
+        alias: Option<&'c str>,
+        nvme: bool,
+    },
+    Initiators {
+        initiators: &'c [String],
+        force: bool,
+        keep_sessions: bool,
+    },
     User(User<'c>),
-    Portal { address: SocketAddr, tag: Option<u16>, transport: &'c [Transport] },
-    Lun { volume: &'c str, force: bool },
-    Config { text: &'c str },
+    Portal {
+        address: SocketAddr,
+        tag: Option<u16>,
+        transport: &'c [Transport],
+    },
+    Lun {
+        volume: &'c str,
+        force: bool,
+    },
+    Config {
+        text: &'c str,
+    },
 }
 
 #[derive(Serialize)]
@@ -184,8 +216,9 @@ fn of_volume(change: &Change) -> Result<Asked, Error> {
         Change::DeleteSnapshot { volume, snapshot } => {
             Asked::new("DELETE", &["volumes", volume, "snapshots", snapshot])
         }
-        Change::CloneVolume { volume, snapshot, name } => {
-            let body = Body::Clone { name, snapshot: snapshot.as_deref() };
+        Change::CloneVolume { volume, snapshot, name, naa } => {
+            let (snapshot, naa) = (snapshot.as_deref(), naa.as_deref());
+            let body = Body::Clone { name, snapshot, naa };
             post(&["volumes", volume, "clone"])?.with(&body)
         }
         Change::Rollback { volume, snapshot, force } => {
@@ -273,7 +306,7 @@ mod tests {
             Change::DeleteVolume { name: name.clone(), keep_data: true, force },
             Change::CreateSnapshot { volume: volume.clone(), snapshot: snapshot.clone() },
             Change::DeleteSnapshot { volume: volume.clone(), snapshot: snapshot.clone() },
-            Change::CloneVolume { volume: volume.clone(), snapshot: None, name: name.clone() },
+            Change::CloneVolume { volume: volume.clone(), snapshot: None, name: name.clone(), naa: Some(text("6")) },
             Change::Rollback { volume: volume.clone(), snapshot, force },
             Change::CreateTarget { name: target.clone(), alias: None, nvme: true },
             Change::DeleteTarget { name: target.clone(), force },
