@@ -80,22 +80,22 @@ fn check(parts: &[&str]) -> Result<()> {
 
 #[test]
 fn proxmox_has_disks_for_qemu_with_their_data() -> Result<()> {
-    check(&["interface", "hooks", "libiscsi"])
+    check(&["interface", "hooks", "libiscsi", "memory"])
 }
 
 #[test]
 fn proxmox_has_snapshots_clones_and_templates() -> Result<()> {
-    check(&["snapshots"])
+    check(&["snapshots", "restarts"])
 }
 
 #[test]
 fn proxmox_has_disks_of_the_kernel_on_two_nodes() -> Result<()> {
-    check(&["iscsi", "nvme"])
+    check(&["iscsi", "nvme", "cluster"])
 }
 
 #[test]
 fn proxmox_survives_lost_answers_and_tasks_that_are_cut_off() -> Result<()> {
-    check(&["faults"])
+    check(&["faults", "identity", "limits"])
 }
 
 /// The designators that REST tells of a volume are those that INQUIRY does, and the room is the file system's.

@@ -13,6 +13,12 @@ sub volumes_of_lunet {
     return [grep { $_->{name} ne 'old' } @{ $REST->get('/volumes') }];
 }
 
+# The number of the LUN that a volume is.
+sub lun_of_volume {
+    my ($name) = @_;
+    return $REST->get("/volumes/$name")->{luns}->[0]->{lun};
+}
+
 # The file of the volume with this designator.
 sub file_of {
     my ($naa) = @_;
@@ -24,8 +30,8 @@ sub file_of {
 sub node {
     my ($name, %of) = @_;
     my $model = "$SCRATCH/$name";
-    make_path("$model/$_") for 'sys/class/iscsi_session', 'sys/class/nvme', 'sys/bus/scsi/devices', 'sys/block',
-        'sys/module/nvme_tcp', 'dev/disk/by-id';
+    make_path("$model/$_") for 'sys/class/iscsi_session', 'sys/class/nvme', 'sys/class/nvme-subsystem', 'sys/bus/scsi/devices',
+        'sys/block', 'sys/module/nvme_tcp', 'dev/disk/by-id', 'proc', 'run';
     put("$model/initiatorname", "## of this node\nInitiatorName=iqn.1993-08.org.debian:01:$name\n");
     put("$model/hostnqn", "nqn.2014-08.org.nvmexpress:uuid:0f01fb42-9f7f-4856-b0b3-51e60b8de349\n");
     put("$model/$_", "$of{$_}\n") for keys %of;
@@ -45,13 +51,36 @@ sub on {
     $ENV{MODEL} = $node->{model};
     $Lunet::Proxmox::Kernel::SYS = "$node->{model}/sys";
     $Lunet::Proxmox::Kernel::DEV = "$node->{model}/dev";
+    $Lunet::Proxmox::Kernel::PROC = "$node->{model}/proc";
+    $Lunet::Proxmox::Limit::RUN = "$node->{model}/run";
     $Lunet::Proxmox::Kernel::APPEARS = 1;
+    $Lunet::Proxmox::Kernel::CLOSES = 0.2;
     $Lunet::Proxmox::Iscsi::INITIATOR = "$node->{model}/initiatorname";
     $Lunet::Proxmox::Nvme::HOSTNQN = "$node->{model}/hostnqn";
     no warnings qw(redefine once);
     my $name = $node->{name};
     *PVE::INotify::nodename = sub { $name };
     *Lunet::Proxmox::Kernel::set_attribute = sub { attribute_written($node, @_) };
+}
+
+# A minute has passed for the node: what is done from time to time is done again.
+sub later {
+    my ($node) = @_;
+    unlink(map { /^(.*)\z/ } glob("$node->{model}/run/*"));
+}
+
+# A process of this node opens a device of it.
+sub process_opens {
+    my ($node, $process, $device) = @_;
+    make_path("$node->{model}/proc/$process/fd");
+    put("$node->{model}/proc/$process/comm", "kvm\n");
+    symlink("$node->{model}/dev/$device", "$node->{model}/proc/$process/fd/9") or die "symlink: $!\n";
+}
+
+# And ends.
+sub process_ends {
+    my ($node, $process) = @_;
+    File::Path::remove_tree("$node->{model}/proc/$process");
 }
 
 # What programs were run on a node since it was asked last.
@@ -82,6 +111,8 @@ sub attribute_written {
     } elsif ($path =~ m|^bus/scsi/devices/([\d:]+)/rescan$|) {
         my ($disk) = map { m|/block/(sd[a-z]+)$| } glob("$sys/bus/scsi/devices/$1/block/*");
         put("$sys/block/$disk/size", int((-s "$node->{model}/dev/$disk") / 512) . "\n");
+    } elsif ("$path $text" =~ m!^bus/scsi/devices/[\d:]+/state offline$|^class/nvme/nvme\d+/ctrl_loss_tmo -1$!) {
+        put("$sys/$path", $text eq 'offline' ? "offline\n" : "off\n");
     } elsif ($path =~ m|^class/nvme/nvme\d+/rescan_controller$|) {
         put("$node->{model}/rescans", 'x');
     } else {
@@ -89,7 +120,8 @@ sub attribute_written {
     }
 }
 
-# The NAA designator of the volume at a LUN, if the real lunet lets this node see one there.
+# The NAA designator of the volume at a LUN, if the real lunet lets this node see one there. The number is that of the kernel, which
+# libiscsi takes for the same bytes: flat space addressing above 255.
 sub naa_of {
     my ($node, $host, $lun) = @_;
     my $session = "$node->{model}/sys/class/iscsi_connection/connection$host:0";
@@ -97,7 +129,7 @@ sub naa_of {
     my $target = first_line("$node->{model}/target");
     my $text = qx(iscsi-inq -i iqn.1993-08.org.debian:01:$node->{name} iscsi://$address:$port/$target/$lun 2>/dev/null);
     return undef if $text !~ /^Peripheral Qualifier:CONNECTED$/m;
-    my ($volume) = grep { grep { $_->{target} eq $target && $_->{lun} == $lun } @{ $_->{luns} } } @{ volumes_of_lunet() };
+    my ($volume) = grep { grep { $_->{target} eq $target && $_->{lun} == ($lun & 0x3FFF) } @{ $_->{luns} } } @{ volumes_of_lunet() };
     return $volume->{naa} =~ /^([0-9a-f]{32})\z/ ? $1 : undef;
 }
 

@@ -22,7 +22,11 @@ my $PLUGIN = 'PVE::Storage::Custom::LunetPlugin';
 my $MIB = 1 << 20;
 $PVE::Storage::Custom::LunetPlugin::SECRETS = '/run/priv';
 # In an emulator everything takes its time.
-$_ = 120 for $Lunet::Proxmox::Rest::READ_TIMEOUT, $Lunet::Proxmox::Rest::STATUS_TIMEOUT, $Lunet::Proxmox::Kernel::APPEARS;
+$_ = 120 for $Lunet::Proxmox::Rest::READ_TIMEOUT, $Lunet::Proxmox::Rest::STATUS_TIMEOUT, $Lunet::Proxmox::Kernel::APPEARS,
+    $Lunet::Proxmox::Limit::PROGRAM, $Lunet::Proxmox::Iscsi::ANSWERS, $Lunet::Proxmox::Nvme::ANSWERS,
+    $PVE::Storage::Custom::LunetPlugin::READY, $PVE::Storage::Custom::LunetPlugin::LOCKED;
+$Lunet::Proxmox::Kernel::CLOSES = 10;
+my $REST = Lunet::Proxmox::Rest->new(server => '127.0.0.1', port => 3262, fingerprint => $fingerprint, token => $token);
 
 # What a shell's command prints.
 sub shell {
@@ -98,6 +102,8 @@ sub disks_come_and_go {
     eval { PVE::Storage::vdisk_free($cfg, $volid) };
     like("$@", qr/is in use on this node|multipath/, 'what is mounted here is not freed');
     is(shell('umount /mnt'), '', 'unmounted');
+    opened($cfg, $storeid, $volid);
+    $transport eq 'iscsi' ? iscsi_paths($cfg, $storeid, $other) : nvme_paths($cfg, $storeid);
     replaced($cfg, $storeid, $clone) if $transport eq 'iscsi';
     for my $volume (@{ PVE::Storage::vdisk_list($cfg, $storeid)->{$storeid} }) {
         step("free $volume->{volid}", sub { PVE::Storage::vdisk_free($cfg, $volume->{volid}) });
@@ -105,6 +111,77 @@ sub disks_come_and_go {
     ok(Lunet::Proxmox::Kernel::wait_for(sub { disks() eq '' && shell('ls /sys/block') !~ /nvme/ }), 'no disk is left');
     step('log out', sub { PVE::Storage::deactivate_storage($cfg, $storeid) });
     is(shell('ls -d /sys/class/iscsi_session/session* /sys/class/nvme/nvme* 2>/dev/null | wc -l'), 0, 'no session is left');
+}
+
+# What a program has open, as QEMU has it, is not taken away.
+sub opened {
+    my ($cfg, $storeid, $volid) = @_;
+    step('activate', sub { PVE::Storage::activate_volumes($cfg, [$volid]) });
+    my $path = PVE::Storage::path($cfg, $volid);
+    open(my $fh, '<', $path) or return fail("$path: $!");
+    local $Lunet::Proxmox::Kernel::CLOSES = 1;
+    eval { PVE::Storage::vdisk_free($cfg, $volid) };
+    like("$@", qr/is in use on this node, by process $$/, 'what is open here is not freed');
+    eval { PVE::Storage::deactivate_storage($cfg, $storeid) };
+    like("$@", qr/is in use on this node, by process $$/, 'nor are its paths taken away');
+    ok(-b $path, 'it is there');
+    close($fh);
+}
+
+# Sizes and paths that change behind the back of this node.
+sub iscsi_paths {
+    my ($cfg, $storeid, $volid) = @_;
+    my ($name) = map { s/^.*://r } $volid;
+    my $paths = sub { shell("lsblk -nrso NAME,TYPE \$(readlink -f $_[0]) | grep -c disk") };
+    my $use = sub { step('activate', sub { PVE::Storage::activate_volumes($cfg, [$volid]) }); scalar PVE::Storage::path($cfg, $volid) };
+    my $leave = sub { step('deactivate', sub { PVE::Storage::deactivate_volumes($cfg, [$volid]) }) };
+    my $path = $use->();
+    is($paths->($path), 2, 'two paths');
+    $REST->change('PATCH', "/volumes/$storeid-$name", { size => 16 * $MIB });
+    $use->();
+    is(shell("blockdev --getsize64 $path"), 16 * $MIB, 'a size that somebody else has changed');
+    $leave->();
+    my ($naa) = $path =~ /-(3[0-9a-f]{32})\z/;
+    is(shell("grep -c ^/$naa /etc/multipath/wwids"), 0, 'multipath does not remember it');
+
+    # One that the kernel has in another form.
+    my $at = $REST->get("/volumes/$storeid-$name")->{luns}->[0];
+    $REST->change('DELETE', "/targets/$at->{target}/luns/$at->{lun}?force=true");
+    $REST->change('PUT', "/targets/$at->{target}/luns/300", { volume => "$storeid-$name" });
+    is($paths->($use->()), 2, 'LUN 300');
+
+    # Its disks go before the map.
+    shell("for d in /sys/bus/scsi/devices/*:16684; do echo 1 >\$d/delete; done");
+    like(shell('ls /sys/block'), qr/dm-/, 'a map without paths');
+    $leave->();
+    ok(Lunet::Proxmox::Kernel::wait_for(sub { !-e $path }), 'goes with the volume');
+
+    # One session is not there when the disk is first used, and comes later.
+    my @node = ('iscsiadm', '-m', 'node', '-T', $at->{target}, '-p', '127.0.0.2:3260');
+    is(shell("@node -o update -n node.session.timeo.replacement_timeout -v -1 && @node --logout >/dev/null"), '', 'one session ends');
+    is($paths->($use->()), 1, 'one path, in a map');
+    unlink(map { /^(.*)\z/ } glob('/run/lunet-proxmox/*'));
+    step('activate the storage', sub { PVE::Storage::activate_storage($cfg, $storeid) });
+    ok(Lunet::Proxmox::Kernel::wait_for(sub { $paths->($path) == 2 }), 'and the second when its session is back');
+    cmp_ok(shell('cat /sys/class/iscsi_session/session*/recovery_tmo | sort -n | head -n 1'), '>', 0, 'multipathd has these fail over');
+    $leave->();
+}
+
+# A path of NVMe that is gone for good comes back.
+sub nvme_paths {
+    my ($cfg, $storeid) = @_;
+    my $count = sub { shell('ls -d /sys/class/nvme/nvme* | wc -l') };
+    is($count->(), 2, 'two paths');
+    is(shell('sort -u /sys/class/nvme/nvme*/ctrl_loss_tmo'), 'off', 'which are never given up');
+    my ($one) = shell('ls /sys/class/nvme') =~ /^(nvme\d+)/;
+    shell("echo 600 >/sys/class/nvme/$one/ctrl_loss_tmo");
+    step('activate the storage', sub { PVE::Storage::activate_storage($cfg, $storeid) });
+    is(shell('sort -u /sys/class/nvme/nvme*/ctrl_loss_tmo'), 'off', 'whatever somebody has said');
+    shell("echo 1 >/sys/class/nvme/$one/delete_controller");
+    is($count->(), 1, 'one path');
+    unlink(map { /^(.*)\z/ } glob('/run/lunet-proxmox/*'));
+    step('activate the storage', sub { PVE::Storage::activate_storage($cfg, $storeid) });
+    is($count->(), 2, 'two again');
 }
 
 # A volume as a stream into another one.
@@ -123,12 +200,11 @@ sub streams {
 # Somebody else deletes a volume that is active here, and gives its number to another one.
 sub replaced {
     my ($cfg, $storeid, $volid) = @_;
-    my $rest = Lunet::Proxmox::Rest->new(server => '127.0.0.1', port => 3262, fingerprint => $fingerprint, token => $token);
     my ($name) = map { s/^.*://r } $volid;
-    my $at = $rest->get("/volumes/$storeid-$name")->{luns}->[0];
-    $rest->change('DELETE', "/volumes/$storeid-$name?force=true");
-    $rest->change('POST', '/volumes', { name => "$storeid-vm-110-disk-0", size => 8 * $MIB });
-    $rest->change('PUT', "/targets/$at->{target}/luns/$at->{lun}", { volume => "$storeid-vm-110-disk-0" });
+    my $at = $REST->get("/volumes/$storeid-$name")->{luns}->[0];
+    $REST->change('DELETE', "/volumes/$storeid-$name?force=true");
+    $REST->change('POST', '/volumes', { name => "$storeid-vm-110-disk-0", size => 8 * $MIB });
+    $REST->change('PUT', "/targets/$at->{target}/luns/$at->{lun}", { volume => "$storeid-vm-110-disk-0" });
     step('activate what is at the number now', sub { PVE::Storage::activate_volumes($cfg, ["$storeid:vm-110-disk-0"]) });
     my $path = PVE::Storage::path($cfg, "$storeid:vm-110-disk-0");
     fill($path, 'c');

@@ -3,6 +3,8 @@
 set -eu
 rm -f /run/udev/rules.d/{55-scsi-sg3_id,58-scsi-sg3_symlink,60-multipath}.rules
 udevadm control --reload
+# As on Proxmox: the guest is started without.
+modprobe nvme-core multipath=Y
 modprobe -a iscsi_tcp sd_mod sg loop xfs nvme_tcp
 truncate -s 512M /root/image
 mkfs.xfs -q /root/image
@@ -18,6 +20,9 @@ address = "127.0.0.1:3260"
 address = "127.0.0.2:3260"
 [[portal]]
 address = "127.0.0.1:4420"
+transport = ["nvme-tcp"]
+[[portal]]
+address = "127.0.0.2:4420"
 transport = ["nvme-tcp"]
 [control]
 listen = ["127.0.0.1:3261", "0.0.0.0:3262"]

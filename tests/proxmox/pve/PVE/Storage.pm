@@ -25,6 +25,21 @@ sub activate_storage {
     $plugin->activate_storage($storeid, $scfg, $cache // {});
 }
 
+# What pvestatd asks of all storages every few seconds.
+sub storage_info {
+    my ($cfg) = @_;
+    my ($info, $cache) = ({}, {});
+    for my $storeid (sort keys %{ $cfg->{ids} }) {
+        my ($plugin, $scfg) = plugin_of($cfg, $storeid);
+        $info->{$storeid} = { active => 0 };
+        eval { activate_storage($cfg, $storeid, $cache) };
+        next if $@;
+        my ($total, $free, $used, $active) = eval { $plugin->status($storeid, $scfg, $cache) };
+        $info->{$storeid} = { total => $total, avail => $free, used => $used, active => $active } if $active;
+    }
+    return $info;
+}
+
 sub deactivate_storage {
     my ($cfg, $storeid) = @_;
     my ($plugin, $scfg) = plugin_of($cfg, $storeid);

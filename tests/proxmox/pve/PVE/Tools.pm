@@ -6,9 +6,28 @@ use strict;
 use warnings;
 
 use base 'Exporter';
-our @EXPORT_OK = qw(run_command file_set_contents file_read_firstline);
+our @EXPORT_OK = qw(run_command run_with_timeout file_set_contents file_read_firstline);
 
-# Runs a program without a shell. `input` and `output` are file descriptors (`<&3`, `>&3`), `outfunc` and `errfunc` get lines.
+# Does something in so many seconds, or dies.
+sub run_with_timeout {
+    my ($timeout, $code, @param) = @_;
+    my $outer = alarm(0);
+    my $result = eval {
+        local $SIG{ALRM} = sub { die "got timeout\n" };
+        alarm($timeout);
+        my $result = eval { $code->(@param) };
+        alarm(0);
+        die $@ if $@;
+        $result;
+    };
+    my $error = $@;
+    alarm($outer);
+    die $error if $error;
+    return $result;
+}
+
+# Runs a program without a shell. `input` and `output` are file descriptors (`<&3`, `>&3`), `outfunc` and `errfunc` get lines. It is
+# ended after `timeout` seconds.
 sub run_command {
     my ($command, %how) = @_;
     pipe(my $read, my $write) or die "pipe: $!\n";
@@ -19,11 +38,21 @@ sub run_command {
         exec { $command->[0] } @$command or die "$command->[0]: $!\n";
     }
     close($write);
-    while (my $line = <$read>) {
-        chomp($line);
-        $how{outfunc} ? $how{outfunc}->($line) : print "$line\n";
+    my $collect = sub {
+        while (my $line = <$read>) {
+            chomp($line);
+            $how{outfunc} ? $how{outfunc}->($line) : print "$line\n";
+        }
+        waitpid($pid, 0);
+    };
+    if (!$how{timeout}) {
+        $collect->();
+    } elsif (!eval { run_with_timeout($how{timeout}, $collect); 1 }) {
+        my $error = $@;
+        kill('KILL', $pid);
+        waitpid($pid, 0);
+        die(($how{errmsg} // "command '@$command' failed") . ": $error");
     }
-    waitpid($pid, 0);
     return 0 if !$?;
     die(($how{errmsg} // "command '@$command' failed") . ': exit code ' . ($? >> 8) . "\n");
 }

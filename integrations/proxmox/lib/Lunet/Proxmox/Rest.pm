@@ -8,7 +8,11 @@ use warnings;
 use HTTP::Tiny;
 use IO::Socket::SSL ();
 use JSON::PP ();
+use POSIX ();
 use Time::HiRes qw(sleep time);
+
+use Lunet::Proxmox::Limit;
+use PVE::Tools ();
 
 my $BASE = '/api/v1';
 
@@ -20,12 +24,12 @@ our $READ_TIMEOUT = 15;
 my $CHANGE_TIMEOUT = 25;
 
 # Seconds for what Proxmox asks of all storages every ten seconds: the others wait for it.
-our $STATUS_TIMEOUT = 5;
+our $STATUS_TIMEOUT = 4;
 
 # A change is tried for so long, in seconds. Proxmox gives up what it does under the lock of a storage after 60.
 my $PATIENCE = 45;
 
-# The connections that there are, by server and certificate.
+# The connections that there are, by server, each with the certificate that it was made for. A daemon keeps them for days.
 my $http = {};
 
 # Makes a client. `server`: address or name, `port`: 3261 if left out, `token`, and what the certificate has to be:
@@ -48,7 +52,12 @@ sub new {
     }
     # Connections are kept for the next request to the same server. HTTP::Tiny does not use those of a parent process.
     my $trusted = $pin // $tls->{SSL_ca_file};
-    $self->{http} = $http->{ join('|', $self->{url}, $trusted // '') } //= HTTP::Tiny->new(
+    my $known = $http->{ $self->{url} };
+    if ($known && $known->{trusted} eq ($trusted // '')) {
+        $self->{http} = $known->{http};
+        return $self;
+    }
+    $self->{http} = HTTP::Tiny->new(
         agent => 'lunet-proxmox',
         max_redirect => 0,
         # What is to be checked is said in full: HTTP::Tiny has other defaults from version to version. Nor is a proxy asked, which
@@ -59,6 +68,7 @@ sub new {
         http_proxy => undef,
         https_proxy => undef,
     );
+    $http->{ $self->{url} } = { trusted => $trusted // '', http => $self->{http} };
     return $self;
 }
 
@@ -89,12 +99,11 @@ sub exchange {
         $headers->{'Content-Type'} = 'application/json';
         $options->{content} = JSON::PP->new->canonical->encode($body);
     }
-    my $timeout = $more{timeout} // ($method eq 'GET' ? $READ_TIMEOUT : $CHANGE_TIMEOUT);
-    $self->{http}->timeout($timeout);
+    my $timeout = Lunet::Proxmox::Limit::left($more{timeout} // ($method eq 'GET' ? $READ_TIMEOUT : $CHANGE_TIMEOUT));
     my $began = time();
-    my $answer = $self->{http}->request($method, "$self->{url}$BASE$path", $options);
+    my $answer = $self->request($timeout, $method, $path, $options);
     # A connection that was kept may be one that the server has closed.
-    $answer = $self->{http}->request($method, "$self->{url}$BASE$path", $options)
+    $answer = $self->request($timeout, $method, $path, $options)
         if $answer->{status} == 599 && $method eq 'GET' && time() - $began < 1;
     if ($answer->{status} == 599) {
         (my $why = $answer->{content}) =~ s/\s+\z//;
@@ -102,6 +111,15 @@ sub exchange {
     }
     my $json = eval { $DECODER->new->utf8->decode($answer->{content}) };
     return ($answer->{status}, $json, $answer->{headers}->{etag});
+}
+
+# One request over HTTP, in so many seconds: HTTP::Tiny itself counts them anew with each piece that comes.
+sub request {
+    my ($self, $timeout, $method, $path, $options) = @_;
+    $self->{http}->timeout($timeout);
+    my $ask = sub { $self->{http}->request($method, "$self->{url}$BASE$path", $options) };
+    my $answer = eval { PVE::Tools::run_with_timeout(POSIX::ceil($timeout), $ask) };
+    return $answer // { status => 599, content => $@ };
 }
 
 # The error of an answer: dies with lunet's own sentence.
@@ -137,7 +155,7 @@ sub random_key {
 # does not know its key any more. For these it returns undef, and in list context also the code.
 sub change {
     my ($self, $method, $path, $body, %more) = @_;
-    my $until = time() + $PATIENCE;
+    my $until = time() + Lunet::Proxmox::Limit::left($PATIENCE);
     my $key = random_key();
     my %unless = map { $_ => 1 } @{ $more{unless} // [] };
     for (my $pause = 0.2;; $pause = $pause < 3 ? $pause * 2 : 3) {

@@ -10,13 +10,15 @@ use warnings;
 
 use Digest::SHA qw(sha256_hex);
 use POSIX ();
+use Time::HiRes qw(time);
 
 use PVE::INotify;
 use PVE::Storage::Plugin;
-use PVE::Tools qw(run_command);
+use PVE::Tools ();
 
 use Lunet::Proxmox::Iscsi;
 use Lunet::Proxmox::Kernel;
+use Lunet::Proxmox::Limit;
 use Lunet::Proxmox::Nvme;
 use Lunet::Proxmox::Rest;
 
@@ -36,6 +38,15 @@ my $LAST_LUN = 1022;
 
 # lunet's names of volumes have so many characters.
 my $LONGEST_NAME = 64;
+
+# How long what is done under the lock of a storage may take, in seconds: Proxmox gives the lock up after 60.
+our $LOCKED = 50;
+
+# How long it may take to have the storage ready on a node, in seconds: the others wait for it.
+our $READY = 10;
+
+# How long a daemon goes by what lunet has told it, in seconds.
+our $REMEMBERED = 10;
 
 # Configuration
 
@@ -156,13 +167,6 @@ my sub name_of {
     return $name;
 }
 
-# The volume by which this node looks at a snapshot: a clone, named by what it is of, which no machine's volume can be called.
-my sub look_of {
-    my ($storeid, $scfg, $volname, $snap) = @_;
-    my $what = join('/', PVE::INotify::nodename(), $volname, $snap);
-    return name_of($storeid, $scfg, 'look-' . substr(sha256_hex($what), 0, 16));
-}
-
 # The name that the initiator of a node knows the storage's target by.
 my sub subsystem {
     my ($scfg, $target) = @_;
@@ -180,16 +184,16 @@ my sub subsystem_of {
     return subsystem($scfg, transport($scfg) eq 'nvme-tcp' ? $client->get(target_path($scfg)) : undef);
 }
 
-# A volume as lunet has it; undef if there is none.
+# A volume as lunet has it; undef if there is none. In list context also its ETag.
 my sub volume {
     my ($client, $name) = @_;
-    my $volume = $client->get(volume_path($name), missing => 1);
-    return $volume;
+    return $client->get(volume_path($name), missing => 1);
 }
 
 my sub volume_there {
     my ($client, $name) = @_;
-    return volume($client, $name) // die "lunet has no volume $name\n";
+    my $volume = volume($client, $name);
+    return $volume // die "lunet has no volume $name\n";
 }
 
 # The names that initiators see of a volume, which stay the same as long as it is there.
@@ -208,15 +212,31 @@ my sub lun_of {
     return $at ? int($at->{lun}) : undef;
 }
 
-# A free number, the one above the highest if there is one: a number that has just become free may still be known to a node.
+# Is it a volume of another storage, whose prefix begins with this one's? Those of this storage are LUNs of its target, or not yet
+# of any.
+my sub is_foreign {
+    my ($scfg, $volume) = @_;
+    return @{ $volume->{luns} } && !defined(lun_of($scfg, $volume));
+}
+
+my sub refuse_foreign {
+    my ($scfg, $volume) = @_;
+    die "volume $volume->{name} is a LUN of $volume->{luns}->[0]->{target}, and so of another storage than this one\n"
+        if is_foreign($scfg, $volume);
+}
+
+# A free number, by chance, up to 255 as long as many of these are free. A node where a machine still has the disk of a volume that
+# was deleted elsewhere has the next volume of that number in its place: the latest number would have one at once.
 my sub free_lun {
-    my ($target) = @_;
+    my ($scfg, $target) = @_;
     my %used = map { $_->{lun} => 1 } @{ $target->{luns} };
-    my ($highest) = sort { $b <=> $a } keys %used;
-    my $above = defined($highest) ? $highest + 1 : 0;
-    return $above if $above <= $LAST_LUN;
-    my ($free) = grep { !$used{$_} } 0 .. $LAST_LUN;
-    return $free // die "target $target->{name} has no free LUN up to $LAST_LUN\n";
+    my @free = grep { !$used{$_} } 0 .. 255;
+    # libiscsi has no larger ones: some of its versions address them in a way that they are not found by.
+    my $last = transport($scfg) eq 'libiscsi' ? 255 : $LAST_LUN;
+    @free = grep { !$used{$_} } 0 .. $last if @free < 64;
+    die "target $target->{name} has no free LUN up to $last\n" if !@free;
+    # Not perl's own numbers, which the tasks of one daemon have in common.
+    return $free[hex(substr(Lunet::Proxmox::Rest::random_key(), 0, 8)) % @free];
 }
 
 # Maps a volume in the storage's target, and returns its number. That is also done for a volume whose creation was cut off.
@@ -224,10 +244,12 @@ my sub free_lun {
 sub map_lun {
     my ($client, $scfg, $name) = @_;
     for (1 .. 50) {
-        my $lun = lun_of($scfg, volume_there($client, $name));
+        my $volume = volume_there($client, $name);
+        my $lun = lun_of($scfg, $volume);
         return $lun if defined($lun);
+        refuse_foreign($scfg, $volume);
         my ($target, $etag) = $client->get(target_path($scfg));
-        $lun = free_lun($target);
+        $lun = free_lun($scfg, $target);
         my $path = target_path($scfg) . "/luns/$lun";
         my $unless = ['changed', 'exists', 'in-use', 'invalid'];
         my ($done, $code) = $client->change('PUT', $path, { volume => $name }, match => $etag, unless => $unless);
@@ -249,19 +271,62 @@ my sub make_target {
     $client->change('POST', '/targets', $wanted, done_by => ['exists']);
 }
 
-# Removes a volume with its LUN. One that is not there is no error: that was the purpose.
-my sub remove_volume {
-    my ($client, $name) = @_;
-    $client->change('DELETE', volume_path($name) . '?force=true', undef, unless => ['not-found']);
+# Designators of volumes. The plugin chooses that of each volume that it makes: 32 digits, of which the first are those of lunet's
+# own. So a volume is known for good, whatever its name: nobody takes one of the same name for it, whether on the server, after a
+# lost answer, or on a node that has a disk of it.
+my $NAA = '6024c4e';
+
+my sub new_naa { return $NAA . substr(Lunet::Proxmox::Rest::random_key(), 0, 25) }
+
+# That of a volume that takes the place of another one under a new name. It says of which volume it is the copy, and, without that
+# one, of which name. With the names on the server.
+my sub naa_of_renamed {
+    my ($naa, $from, $to) = @_;
+    my $copy = substr(sha256_hex("$naa/$from/$to"), 0, 13);
+    return $NAA . $copy . substr(sha256_hex("$copy/$from/$to"), 0, 12);
 }
 
-# Makes a volume by a request, and maps it; leaves nothing if that fails.
+# Has this volume been made to take the place of one of that name?
+my sub was_named {
+    my ($volume, $from) = @_;
+    my ($copy, $of) = ($volume->{naa} // '') =~ /^$NAA([0-9a-f]{13})([0-9a-f]{12})\z/ or return 0;
+    return $of eq substr(sha256_hex("$copy/$from/$volume->{name}"), 0, 12);
+}
+
+# Removes the volume with this name and designator, with its LUN; without `force` only if it has none. One that is not there is no
+# error: that was the purpose. A volume that has got the name since is another one, and stays.
+my sub remove_volume {
+    my ($client, $name, $naa, $force) = @_;
+    my $path = volume_path($name) . ($force ? '?force=true' : '');
+    for (1 .. 10) {
+        my ($volume, $etag) = volume($client, $name);
+        return if !$volume || $volume->{naa} ne $naa;
+        die "volume $name has got a LUN meanwhile\n" if !$force && @{ $volume->{luns} };
+        my ($done, $code) = $client->change('DELETE', $path, undef, match => $etag, unless => ['not-found', 'changed']);
+        return if $done || $code eq 'not-found';
+    }
+    die "volume $name cannot be removed: it does not come to rest\n";
+}
+
+# Makes a volume by a request. If lunet has one of this name already, it is this one if it has the designator that was sent with an
+# earlier request, whose answer was lost.
+my sub make {
+    my ($client, $name, $path, $body) = @_;
+    return if eval { $client->change('POST', $path, $body); 1 };
+    my $error = $@;
+    die $error if !ref($error) || $error->code ne 'exists';
+    my $volume = volume($client, $name);
+    die $error if !$volume || ($volume->{naa} // '') ne $body->{naa};
+}
+
+# The same, and maps it; leaves nothing if that fails.
 my sub make_mapped {
     my ($client, $scfg, $name, $path, $body) = @_;
-    $client->change('POST', $path, $body, done_by => ['exists']);
+    $body->{naa} = new_naa();
+    make($client, $name, $path, $body);
     eval { map_lun($client, $scfg, $name) };
     if (my $error = $@) {
-        eval { remove_volume($client, $name) };
+        eval { remove_volume($client, $name, $body->{naa}, 1) };
         warn $@ if $@;
         die $error;
     }
@@ -318,27 +383,73 @@ sub parse_volname {
     die "unable to parse lunet volume name '$volname'\n";
 }
 
-# Clones have no ties to their origin, so no name says what a volume was made from.
-sub find_free_diskname {
-    my ($class, $storeid, $scfg, $vmid, $format, $suffix) = @_;
+# What lunet has told
 
-    my $disks = $class->list_images($storeid, $scfg, $vmid);
-    return PVE::Storage::Plugin::get_next_vm_diskname(
-        [map { $_->{volid} } @$disks], $storeid, $vmid, undef, $scfg,
-    );
+# What is remembered is of this storage at this server, as this token sees it. Daemons run for days, and storages are changed
+# meanwhile.
+my sub key_of {
+    my ($storeid, $scfg, $what) = @_;
+    my $token = sha256_hex(PVE::Tools::file_read_firstline(token_file($storeid)) // '');
+    return join('|', $storeid, $scfg->{server}, $scfg->{port} // '', $token, $what);
+}
+
+# By key: { names, since }.
+my $names_known = {};
+
+my sub forget_names {
+    my ($storeid, $scfg, $name) = @_;
+    delete $names_known->{ key_of($storeid, $scfg, $name) };
+}
+
+my sub remember_names {
+    my ($storeid, $scfg, $volume) = @_;
+    my $now = time();
+    delete @$names_known{ grep { abs($now - $names_known->{$_}->{since}) > $REMEMBERED } keys %$names_known };
+    my $names = names($volume);
+    $names_known->{ key_of($storeid, $scfg, $volume->{name}) } = { names => $names, since => $now };
+    return $names;
+}
+
+# The designators of a volume. Proxmox asks for the path of a disk several times in a row.
+my sub known_names {
+    my ($storeid, $scfg, $name) = @_;
+    my $known = $names_known->{ key_of($storeid, $scfg, $name) };
+    return $known->{names} if $known && abs(time() - $known->{since}) <= $REMEMBERED;
+    return remember_names($storeid, $scfg, volume_there(client($storeid, $scfg), $name));
+}
+
+# Snapshots
+
+my sub snapshots {
+    my ($client, $name) = @_;
+    return $client->get(volume_path($name) . '/snapshots', missing => 1) // [];
+}
+
+# The snapshot of a volume; undef if there is none.
+my sub snapshot {
+    my ($client, $name, $snap) = @_;
+    my ($found) = grep { $_->{snapshot} eq $snap } @{ snapshots($client, $name) };
+    return $found;
+}
+
+# What the volumes are called by which this node looks at a snapshot of this name: clones, whose names no machine's volume can have.
+my sub looks_of {
+    my ($storeid, $scfg, $volname, $snap) = @_;
+    my $what = join('/', PVE::INotify::nodename(), $volname, $snap);
+    return prefix($storeid, $scfg) . 'look-' . substr(sha256_hex($what), 0, 12) . '-';
+}
+
+# The one by which it looks at the snapshot that has this name now: an older one may have had it.
+my sub look_of {
+    my ($storeid, $scfg, $client, $volname, $snap) = @_;
+    my $name = name_of($storeid, $scfg, $volname);
+    my $volume = volume_there($client, $name);
+    my $now = snapshot($client, $name, $snap) // die "volume $name has no snapshot '$snap'\n";
+    my $which = join('/', $volume->{naa}, $now->{uid} // $now->{created});
+    return looks_of($storeid, $scfg, $volname, $snap) . substr(sha256_hex($which), 0, 12);
 }
 
 # Where a volume is
-
-my $names_known = {};
-
-# The designators of a volume, which are the same for good, so that paths cost one request each, and not each time.
-my sub known_names {
-    my ($storeid, $scfg, $name) = @_;
-    my $key = join('|', $scfg->{server}, $scfg->{port} // '', $name);
-    $names_known->{$key} //= names(volume_there(client($storeid, $scfg), $name));
-    return $names_known->{$key};
-}
 
 # QEMU's address of a volume.
 my sub url {
@@ -352,7 +463,7 @@ sub path {
 
     my ($vtype, undef, $vmid) = $class->parse_volname($volname);
     my $name = $snapname
-        ? look_of($storeid, $scfg, $volname, $snapname)
+        ? look_of($storeid, $scfg, client($storeid, $scfg), $volname, $snapname)
         : name_of($storeid, $scfg, $volname);
     my $path = transport($scfg) eq 'libiscsi'
         ? url($storeid, $scfg, $name)
@@ -392,41 +503,54 @@ sub alloc_image {
 
     # Kilobytes.
     my $volume = { name => name_of($storeid, $scfg, $name), size => int($size) * 1024 };
-    make_mapped(client($storeid, $scfg), $scfg, $volume->{name}, '/volumes', $volume);
+    my $make = sub { make_mapped(client($storeid, $scfg), $scfg, $volume->{name}, '/volumes', $volume) };
+    Lunet::Proxmox::Limit::within($LOCKED, $make);
     return $name;
 }
 
-my sub snapshots {
-    my ($client, $name) = @_;
-    return $client->get(volume_path($name) . '/snapshots', missing => 1) // [];
-}
-
-sub free_image {
-    my ($class, $storeid, $scfg, $volname, $is_base, $format) = @_;
-
+# Each step can be done again.
+my sub free {
+    my ($class, $storeid, $scfg, $volname) = @_;
     my $client = client($storeid, $scfg);
     my $name = name_of($storeid, $scfg, $volname);
+    my $volume = volume($client, $name) // return;
+    refuse_foreign($scfg, $volume);
     # First this node lets go: a disk whose LUN is gone fails with errors.
     $class->deactivate_volume($storeid, $scfg, $volname);
     for my $one (@{ snapshots($client, $name) }) {
         $class->volume_snapshot_delete($scfg, $storeid, $volname, $one->{snapshot});
     }
-    remove_volume($client, $name);
-    delete $names_known->{ join('|', $scfg->{server}, $scfg->{port} // '', $name) };
+    remove_volume($client, $name, $volume->{naa}, 1);
+    forget_names($storeid, $scfg, $name);
+}
+
+sub free_image {
+    my ($class, $storeid, $scfg, $volname, $is_base, $format) = @_;
+
+    Lunet::Proxmox::Limit::within($LOCKED, sub { free($class, $storeid, $scfg, $volname) });
     return;
 }
 
-# The volumes of a storage, with the names that Proxmox has for them.
+# The volumes whose names begin as those of a storage, with the names that Proxmox has for them.
+my sub named {
+    my ($storeid, $scfg, $cache) = @_;
+    my $all = $cache->{lunet}->{ key_of($storeid, $scfg, 'volumes') } //= client($storeid, $scfg)->get('/volumes');
+    my $prefix = prefix($storeid, $scfg);
+    return map { $_->{name} =~ m/^\Q$prefix\E((?:vm|base)-(\d+)-.+)\z/ ? { %$_, volname => $1, vmid => $2 } : () } @$all;
+}
+
+# Those of them that are the storage's.
 my sub volumes {
     my ($storeid, $scfg, $cache) = @_;
-    my $all = $cache->{lunet}->{ $scfg->{server} } //= client($storeid, $scfg)->get('/volumes');
-    my $prefix = prefix($storeid, $scfg);
-    my @own;
-    for my $volume (@$all) {
-        next if $volume->{name} !~ m/^\Q$prefix\E((?:vm|base)-(\d+)-.+)\z/;
-        push @own, { %$volume, volname => $1, vmid => $2 };
-    }
-    return @own;
+    return grep { !is_foreign($scfg, $_) } named($storeid, $scfg, $cache);
+}
+
+# A name that lunet has not given. Clones have no ties to their origin, so no name says what a volume was made from.
+sub find_free_diskname {
+    my ($class, $storeid, $scfg, $vmid, $format, $suffix) = @_;
+
+    my @taken = map { "$storeid:$_->{volname}" } named($storeid, $scfg, {});
+    return PVE::Storage::Plugin::get_next_vm_diskname(\@taken, $storeid, $vmid, undef, $scfg);
 }
 
 sub list_images {
@@ -451,7 +575,8 @@ sub list_images {
 sub volume_size_info {
     my ($class, $scfg, $storeid, $volname, $timeout) = @_;
 
-    my $volume = volume_there(client($storeid, $scfg), name_of($storeid, $scfg, $volname));
+    my $ask = sub { volume_there(client($storeid, $scfg), name_of($storeid, $scfg, $volname)) };
+    my $volume = Lunet::Proxmox::Limit::within($timeout || $Lunet::Proxmox::Rest::READ_TIMEOUT, $ask);
     my $size = int($volume->{size_bytes});
     return wantarray ? ($size, 'raw', int($volume->{used_bytes} // $size), undef) : $size;
 }
@@ -466,6 +591,7 @@ sub volume_resize {
     my $block = $volume->{block_size} || 512;
     $size = POSIX::ceil($size / $block) * $block;
     die "volumes of lunet do not shrink\n" if $size < $volume->{size_bytes};
+    # Of the size already: a task that was cut off after this.
     $client->change('PATCH', volume_path($name), { size => int($size) }) if $size > $volume->{size_bytes};
     return 1 if transport($scfg) eq 'libiscsi';
     initiator($scfg)->can('resized')->(subsystem_of($client, $scfg), names($volume), $size);
@@ -485,8 +611,11 @@ sub volume_snapshot {
     # What this node has in its cache belongs to the snapshot.
     my $name = name_of($storeid, $scfg, $volname);
     Lunet::Proxmox::Kernel::flush($class->path($scfg, $volname, $storeid)) if transport($scfg) ne 'libiscsi';
+    my $client = client($storeid, $scfg);
+    # After a lost answer, `exists` means the own one only if there was none before.
+    die "there is a snapshot $name\@$snap already\n" if snapshot($client, $name, $snap);
     my $path = volume_path($name) . '/snapshots';
-    client($storeid, $scfg)->change('POST', $path, { snapshot => $snap }, done_by => ['exists']);
+    $client->change('POST', $path, { snapshot => $snap }, done_by => ['exists']);
     return;
 }
 
@@ -495,8 +624,7 @@ sub volume_snapshot_delete {
 
     my $client = client($storeid, $scfg);
     # What an interrupted task of this node has left of it.
-    my $look = look_of($storeid, $scfg, $volname, $snap);
-    $class->deactivate_volume($storeid, $scfg, $volname, $snap) if volume($client, $look);
+    $class->deactivate_volume($storeid, $scfg, $volname, $snap);
     my $name = name_of($storeid, $scfg, $volname);
     $client->change('DELETE', snapshot_path($name, $snap), undef, unless => ['not-found']);
     return;
@@ -506,8 +634,7 @@ sub volume_rollback_is_possible {
     my ($class, $scfg, $storeid, $volname, $snap, $blockers) = @_;
 
     my $name = name_of($storeid, $scfg, $volname);
-    die "volume $name has no snapshot '$snap'\n"
-        if !grep { $_->{snapshot} eq $snap } @{ snapshots(client($storeid, $scfg), $name) };
+    die "volume $name has no snapshot '$snap'\n" if !snapshot(client($storeid, $scfg), $name, $snap);
     return 1;
 }
 
@@ -529,7 +656,7 @@ sub volume_snapshot_info {
     my $info = {};
     for my $one (@{ snapshots(client($storeid, $scfg), $name) }) {
         $info->{ $one->{snapshot} } = {
-            id => "$name\@$one->{snapshot}:$one->{created}",
+            id => join(':', "$name\@$one->{snapshot}", $one->{uid} // $one->{created}),
             timestamp => int($one->{created}),
             defined($one->{size_bytes}) ? ('virtual-size' => int($one->{size_bytes})) : (),
         };
@@ -566,21 +693,32 @@ sub clone_image {
     my $is_base = ($class->parse_volname($volname))[5];
     die "clone_image only works on base images and snapshots\n" if !$is_base && !$snap;
     my $name = $class->find_free_diskname($storeid, $scfg, $vmid);
-    clone($storeid, $scfg, name_of($storeid, $scfg, $volname), name_of($storeid, $scfg, $name), $snap || undef);
+    my ($from, $to) = map { name_of($storeid, $scfg, $_) } $volname, $name;
+    Lunet::Proxmox::Limit::within($LOCKED, sub { clone($storeid, $scfg, $from, $to, $snap || undef) });
     return $name;
 }
 
-# Another name for a volume. lunet names a volume once, so it becomes a clone, which shares all its blocks, and is removed.
+# Another name for a volume. lunet names a volume once, so it becomes a clone, which shares all its blocks, and is removed. The clone
+# has no LUN until then: one without, with the designator of a copy of this volume, is what a task that was cut off has left. It
+# may be out of date, so it is made anew.
 my sub rename_to {
     my ($class, $storeid, $scfg, $volname, $new) = @_;
 
     my $client = client($storeid, $scfg);
     my ($from, $to) = map { name_of($storeid, $scfg, $_) } $volname, $new;
+    my $volume = volume_there($client, $from);
+    refuse_foreign($scfg, $volume);
     die "volume $from has snapshots, which cannot get another name\n" if @{ snapshots($client, $from) };
-    die "target volume '$new' already exists\n" if volume($client, $to);
+    my $naa = naa_of_renamed($volume->{naa}, $from, $to);
+    if (my $there = volume($client, $to)) {
+        die "target volume '$new' already exists\n" if $there->{naa} ne $naa || @{ $there->{luns} };
+        remove_volume($client, $to, $naa, 0);
+    }
     $class->deactivate_volume($storeid, $scfg, $volname);
-    clone($storeid, $scfg, $from, $to, undef);
-    $class->free_image($storeid, $scfg, $volname, 0, 'raw');
+    make($client, $to, volume_path($from) . '/clone', { name => $to, naa => $naa });
+    remove_volume($client, $from, $volume->{naa}, 1);
+    forget_names($storeid, $scfg, $from);
+    map_lun($client, $scfg, $to);
 }
 
 sub create_base {
@@ -589,16 +727,43 @@ sub create_base {
     my $is_base = ($class->parse_volname($volname))[5];
     die "create_base not possible with base image\n" if $is_base;
     (my $new = $volname) =~ s/^vm-/base-/;
-    rename_to($class, $storeid, $scfg, $volname, $new);
+    my $client = client($storeid, $scfg);
+    my ($from, $to) = map { name_of($storeid, $scfg, $_) } $volname, $new;
+    my $base = volume($client, $to);
+    my $rename = sub {
+        # Of a task that was cut off at its end.
+        return map_lun($client, $scfg, $to) if $base && was_named($base, $from) && !volume($client, $from);
+        rename_to($class, $storeid, $scfg, $volname, $new);
+    };
+    Lunet::Proxmox::Limit::within($LOCKED, $rename);
     return $new;
+}
+
+# The name under which a task that was cut off has left a volume that was to be the machine's: as a clone that is not in use yet, or
+# in its place. Nothing if there is none.
+my sub renamed_before {
+    my ($storeid, $scfg, $volname, $vmid) = @_;
+    my $from = name_of($storeid, $scfg, $volname);
+    my $volume = volume(client($storeid, $scfg), $from);
+    my @own = grep { $_->{vmid} eq $vmid && was_named($_, $from) } volumes($storeid, $scfg, {});
+    if (!$volume) {
+        die "lunet has no volume $from any more: it has become '$own[0]->{volname}' (qm rescan)\n" if @own;
+        die "lunet has no volume $from\n";
+    }
+    my ($left) = grep { !@{ $_->{luns} } && $_->{naa} eq naa_of_renamed($volume->{naa}, $from, $_->{name}) } @own;
+    return $left ? $left->{volname} : undef;
 }
 
 sub rename_volume {
     my ($class, $scfg, $storeid, $volname, $vmid, $new) = @_;
 
-    $new ||= $class->find_free_diskname($storeid, $scfg, $vmid);
-    $class->parse_volname($new);
-    rename_to($class, $storeid, $scfg, $volname, $new);
+    my $rename = sub {
+        $vmid = ($class->parse_volname($new))[2] if $new;
+        my $before = renamed_before($storeid, $scfg, $volname, $vmid);
+        $new ||= $before // $class->find_free_diskname($storeid, $scfg, $vmid);
+        rename_to($class, $storeid, $scfg, $volname, $new);
+    };
+    Lunet::Proxmox::Limit::within($LOCKED, $rename);
     return "$storeid:$new";
 }
 
@@ -647,14 +812,33 @@ my sub admit {
     $client->change('POST', $path, { initiators => [$name] }, unless => ['changes-access']);
 }
 
+# Takes the disks away that this node has of volumes which are no more: another node, or a person, has deleted them.
+my sub prune {
+    my ($client, $subsystem) = @_;
+    my @local = Lunet::Proxmox::Iscsi::volumes_of($subsystem) or return;
+    return if !Lunet::Proxmox::Limit::due("prune-$subsystem", $Lunet::Proxmox::Iscsi::RETRIES);
+    my %there = map { ($_->{naa} => 1) } @{ $client->get('/volumes', timeout => $Lunet::Proxmox::Rest::STATUS_TIMEOUT) };
+    for my $naa (grep { !$there{$_} } @local) {
+        eval { Lunet::Proxmox::Iscsi::deactivate($subsystem, { naa => $naa }) };
+        warn "left of a volume that lunet does not have any more: $@" if $@;
+    }
+}
+
+# Proxmox asks for this every few seconds, of one storage after the other.
 sub activate_storage {
     my ($class, $storeid, $scfg, $cache) = @_;
 
-    my $client = client($storeid, $scfg);
-    my $target = $client->get(target_path($scfg));
-    admit($client, $scfg, $target);
-    return if transport($scfg) eq 'libiscsi';
-    initiator($scfg)->can('connect')->(subsystem($scfg, $target), $scfg->{portal});
+    Lunet::Proxmox::Limit::within($READY, sub {
+        my $client = client($storeid, $scfg);
+        my $target = $client->get(target_path($scfg), timeout => $Lunet::Proxmox::Rest::STATUS_TIMEOUT);
+        admit($client, $scfg, $target);
+        return if transport($scfg) eq 'libiscsi';
+        my $subsystem = subsystem($scfg, $target);
+        # For `status`, which has the same cache.
+        $cache->{lunet}->{ key_of($storeid, $scfg, 'subsystem') } = $subsystem;
+        initiator($scfg)->can('connect')->($subsystem, $scfg->{portal});
+        prune($client, $subsystem) if transport($scfg) eq 'iscsi';
+    });
 }
 
 sub deactivate_storage {
@@ -665,21 +849,43 @@ sub deactivate_storage {
     initiator($scfg)->can('disconnect')->(subsystem($scfg, $target));
 }
 
+# Takes a volume away from this node.
+my sub let_go {
+    my ($client, $scfg, $volume) = @_;
+    return if transport($scfg) eq 'libiscsi';
+    initiator($scfg)->can('deactivate')->(subsystem_of($client, $scfg), names($volume));
+}
+
+# Removes what this node has left of looking at a snapshot of this name, but for the volume `but`.
+my sub leave_looks {
+    my ($storeid, $scfg, $volname, $snap, $but) = @_;
+    my $client = client($storeid, $scfg);
+    my $looks = looks_of($storeid, $scfg, $volname, $snap);
+    for my $volume (grep { $_->{name} =~ /^\Q$looks\E[0-9a-f]{12}\z/ } @{ $client->get('/volumes') }) {
+        next if $volume->{name} eq $but;
+        let_go($client, $scfg, $volume);
+        remove_volume($client, $volume->{name}, $volume->{naa}, 1);
+        forget_names($storeid, $scfg, $volume->{name});
+    }
+}
+
 sub activate_volume {
     my ($class, $storeid, $scfg, $volname, $snapname, $cache, $hints) = @_;
 
     my $client = client($storeid, $scfg);
     my $name = name_of($storeid, $scfg, $volname);
     if ($snapname) {
-        my $look = look_of($storeid, $scfg, $volname, $snapname);
+        my $look = look_of($storeid, $scfg, $client, $volname, $snapname);
+        leave_looks($storeid, $scfg, $volname, $snapname, $look);
         clone($storeid, $scfg, $name, $look, $snapname) if !volume($client, $look);
         $name = $look;
     }
     my $lun = map_lun($client, $scfg, $name);
     return 1 if transport($scfg) eq 'libiscsi';
-    my $names = names(volume_there($client, $name));
+    my $volume = volume_there($client, $name);
+    my $names = remember_names($storeid, $scfg, $volume);
     my $number = transport($scfg) eq 'nvme-tcp' ? $lun + 1 : $lun;
-    initiator($scfg)->can('activate')->(subsystem_of($client, $scfg), $names, $number);
+    initiator($scfg)->can('activate')->(subsystem_of($client, $scfg), $names, $number, $volume->{size_bytes});
     return 1;
 }
 
@@ -687,15 +893,13 @@ sub activate_volume {
 sub deactivate_volume {
     my ($class, $storeid, $scfg, $volname, $snapname, $cache) = @_;
 
-    my $client = client($storeid, $scfg);
-    my $name = $snapname
-        ? look_of($storeid, $scfg, $volname, $snapname)
-        : name_of($storeid, $scfg, $volname);
-    my $volume = volume($client, $name) // return 1;
-    if (transport($scfg) ne 'libiscsi') {
-        initiator($scfg)->can('deactivate')->(subsystem_of($client, $scfg), names($volume));
+    if ($snapname) {
+        leave_looks($storeid, $scfg, $volname, $snapname, '');
+        return 1;
     }
-    remove_volume($client, $name) if $snapname;
+    my $client = client($storeid, $scfg);
+    my $volume = volume($client, name_of($storeid, $scfg, $volname));
+    let_go($client, $scfg, $volume) if $volume;
     return 1;
 }
 
@@ -710,13 +914,21 @@ sub unmap_volume {
     return 1;
 }
 
+# Not active without a way for data, however well the server answers.
 sub status {
     my ($class, $storeid, $scfg, $cache) = @_;
 
-    my $timeout = $Lunet::Proxmox::Rest::STATUS_TIMEOUT;
-    my $room = client($storeid, $scfg)->get('/stats', timeout => $timeout)->{room} // return;
-    my ($total, $free) = map { int($room->{$_}) } qw(size_bytes available_bytes);
-    return ($total, $free, $total - $free, 1);
+    my $limit = $Lunet::Proxmox::Rest::STATUS_TIMEOUT;
+    return Lunet::Proxmox::Limit::within($limit, sub {
+        my $client = client($storeid, $scfg);
+        if (transport($scfg) ne 'libiscsi') {
+            my $subsystem = $cache->{lunet}->{ key_of($storeid, $scfg, 'subsystem') } // subsystem_of($client, $scfg);
+            return if !initiator($scfg)->can('is_up')->($subsystem);
+        }
+        my $room = $client->get('/stats')->{room} // return;
+        my ($total, $free) = map { int($room->{$_}) } qw(size_bytes available_bytes);
+        return ($total, $free, $total - $free, 1);
+    });
 }
 
 # Copies to and from other storages
@@ -746,7 +958,7 @@ sub volume_export {
     $class->activate_volume($storeid, $scfg, $volname);
     my $path = $class->path($scfg, $volname, $storeid);
     PVE::Storage::Plugin::write_common_header($fh, $size);
-    run_command(['dd', "if=$path", 'bs=1M', 'status=none'], output => '>&' . fileno($fh));
+    PVE::Tools::run_command(['dd', "if=$path", 'bs=1M', 'status=none'], output => '>&' . fileno($fh));
 }
 
 sub volume_import {
@@ -772,7 +984,7 @@ sub volume_import {
         $class->activate_volume($storeid, $scfg, $name);
         my $path = $class->path($scfg, $name, $storeid);
         # The volume is new, so zeroes need not be written.
-        run_command(
+        PVE::Tools::run_command(
             ['dd', "of=$path", 'conv=sparse,notrunc,fsync', 'bs=64k', 'status=none'],
             input => '<&' . fileno($fh),
         );
