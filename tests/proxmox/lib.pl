@@ -55,6 +55,8 @@ sub on {
     $Lunet::Proxmox::Limit::RUN = "$node->{model}/run";
     $Lunet::Proxmox::Kernel::APPEARS = 1;
     $Lunet::Proxmox::Kernel::CLOSES = 0.2;
+    # Time passes by `later`.
+    $_ = 1e9 for $Lunet::Proxmox::Iscsi::RETRIES, $Lunet::Proxmox::Nvme::RETRIES;
     $Lunet::Proxmox::Iscsi::INITIATOR = "$node->{model}/initiatorname";
     $Lunet::Proxmox::Nvme::HOSTNQN = "$node->{model}/hostnqn";
     no warnings qw(redefine once);

@@ -26,6 +26,8 @@ $_ = 120 for $Lunet::Proxmox::Rest::READ_TIMEOUT, $Lunet::Proxmox::Rest::STATUS_
     $Lunet::Proxmox::Limit::PROGRAM, $Lunet::Proxmox::Iscsi::ANSWERS, $Lunet::Proxmox::Nvme::ANSWERS,
     $PVE::Storage::Custom::LunetPlugin::READY, $PVE::Storage::Custom::LunetPlugin::LOCKED;
 $Lunet::Proxmox::Kernel::CLOSES = 10;
+# What is done from time to time is done when the test says so.
+$_ = 1e9 for $Lunet::Proxmox::Iscsi::RETRIES, $Lunet::Proxmox::Nvme::RETRIES;
 my $REST = Lunet::Proxmox::Rest->new(server => '127.0.0.1', port => 3262, fingerprint => $fingerprint, token => $token);
 
 # What a shell's command prints.
