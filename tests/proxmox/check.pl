@@ -807,6 +807,13 @@ sub cluster {
     unlike(log_of($two), qr/logout|-f/, 'nothing was begun');
     process_ends($two, 4711);
 
+    # Something looks into the map for a moment.
+    put("$two->{model}/busy", '');
+    PVE::Storage::deactivate_volumes($cfg, [$volid]);
+    is(disks_of($two), '', 'a map that is busy for a moment goes');
+    PVE::Storage::activate_volumes($cfg, [$volid]);
+    log_of($two);
+
     # The sessions are lost while the machine is stopped, and the disks are those that the kernel keeps for them.
     my @sessions = map { /^(.*)\z/ } glob("$two->{model}/sys/class/iscsi_session/*");
     put("$_/state", "FAILED\n") for @sessions;

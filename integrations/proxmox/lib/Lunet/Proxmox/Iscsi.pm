@@ -265,7 +265,10 @@ sub deactivate {
     if (defined($map)) {
         # A map without a path keeps what is to be written, and waits with its removal for one.
         eval { run(['multipathd', 'disablequeueing', 'map', $name]) } if !grep { $_->{up} } @disks;
-        run(['multipath', '-v1', '-f', $name]);
+        # udev may look into it again at any time.
+        my $why;
+        my $flush = sub { return 1 if eval { run(['multipath', '-v1', '-f', $name]); 1 }; $why = $@; return 0 };
+        Lunet::Proxmox::Kernel::wait_for($flush, $Lunet::Proxmox::Kernel::CLOSES) or die $why;
         # It is in the list of those for which maps are made: no other volume will ever have it.
         eval { run(['multipath', '-v1', '-w', clean("3$names->{naa}")], errfunc => sub { }) };
     }
