@@ -20,6 +20,7 @@
 //! | module | what |
 //! |---|---|
 //! | [`front`] | what a protocol gives to the load loop |
+//! | `identity` | what a disk is known by, and who has reserved it |
 //! | [`iscsi`], [`nvme`] | fronts: addresses, logins, questions, sessions |
 //! | [`rdma`] | RDMA for both: connections, memory that targets may reach |
 //! | `workload` | what load to make |
@@ -33,6 +34,7 @@
 #![forbid(unsafe_code)]
 
 pub mod front;
+mod identity;
 pub mod iscsi;
 mod latency;
 mod layout;
@@ -49,6 +51,7 @@ pub mod verify;
 mod workload;
 
 pub use front::Error;
+pub use identity::{Claims, Identity, Registrant};
 pub use latency::Latency;
 pub use lunet_ring::DriverChoice;
 pub use outcome::{

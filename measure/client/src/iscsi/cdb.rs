@@ -78,6 +78,12 @@ pub fn mode_sense(page: u8, len: u8) -> Cdb {
     Cdb::new(&[0x1A, 8, page, 0, len, 0])
 }
 
+/// PERSISTENT RESERVE IN with a service action (SPC-5 6.14).
+pub fn reserve_in(action: u8, len: u16) -> Cdb {
+    let [a, b] = len.to_be_bytes();
+    Cdb::new(&[0x5E, action, 0, 0, 0, 0, 0, a, b, 0])
+}
+
 /// REPORT LUNS.
 pub fn report_luns(len: u32) -> Cdb {
     let [a, b, c, d] = len.to_be_bytes();

@@ -6,12 +6,14 @@
 //! | `target` | `iscsi://` addresses |
 //! | `link`, `ask` | a session that waits for each answer: logins, questions |
 //! | `unit` | what a portal, a target and a logical unit say of themselves |
+//! | `identity` | what a logical unit is known by, and who has reserved it |
 //! | `reader` | reads blocks one after the other |
 //! | `session` | a session under load |
 
 mod ask;
 pub mod cdb;
 mod error;
+mod identity;
 mod link;
 mod login;
 mod reader;
@@ -22,6 +24,7 @@ mod unit;
 
 pub use ask::{Answer, number};
 pub use error::Error;
+pub use identity::identify;
 pub use link::Link;
 pub use login::{INITIATOR_NAME, Login};
 pub use lunet_iscsi::chap::{Account, Secret};

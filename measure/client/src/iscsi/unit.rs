@@ -82,6 +82,13 @@ pub fn luns(target: &Target, login: &Login) -> Result<Vec<u16>, Error> {
 /// # Errors
 /// It cannot be reached, or is no disk, or there are several to choose from.
 pub fn inspect(target: &Target, login: &Login) -> Result<LogicalUnit, Error> {
+    let (link, unit) = reach(target, login)?;
+    link.close();
+    Ok(unit)
+}
+
+/// The logical unit, and the session by which it was asked.
+pub(super) fn reach(target: &Target, login: &Login) -> Result<(Link, LogicalUnit), Error> {
     let name = name(target, login)?;
     let mut link = Link::log_into(target, login, Some(&name))?;
     let lun = match target.lun {
@@ -92,8 +99,7 @@ pub fn inspect(target: &Target, login: &Login) -> Result<LogicalUnit, Error> {
         },
     };
     let unit = look(&mut link, name, lun)?;
-    link.close();
-    Ok(unit)
+    Ok((link, unit))
 }
 
 fn name(target: &Target, login: &Login) -> Result<String, Error> {

@@ -9,12 +9,14 @@
 //! | `secure` | TLS, before the first PDU |
 //! | `keeper` | keeps a controller alive while its I/O queues are under load |
 //! | `unit` | what a subsystem, a controller and a namespace say of themselves |
+//! | `identity` | what a namespace is known by, and who has reserved it |
 //! | `reader` | reads blocks one after the other |
 //! | `session` | an I/O queue under load |
 
 mod admin;
 mod error;
 mod failure;
+mod identity;
 mod keeper;
 mod login;
 mod queue;
@@ -28,6 +30,7 @@ mod wire;
 pub use admin::{Admin, Answer};
 pub use error::Error;
 pub use failure::{Failure, State};
+pub use identity::identify;
 pub use login::{HOST_NQN, Login};
 pub use lunet_nvme::auth::{Purpose, Secret, SecretError};
 pub use lunet_nvme::host::ControllerInfo;
