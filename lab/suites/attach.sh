@@ -126,6 +126,40 @@ test_what_is_killed_can_be_detached_and_attached_again() {
     done
 }
 
+# Another host's reservation, and data that only a look into the middle of the disk finds.
+test_only_a_disk_that_is_free_and_empty_is_formatted() {
+    local d url=iscsi://127.0.0.1/$IQN/0
+    target_start size=512
+    d=$(login 127.0.0.1:3260)
+    sg_persist --out --register --param-sark=0xabc "$d" >/dev/null
+    sg_persist --out --reserve --param-rk=0xabc --prout-type=5 "$d" >/dev/null
+    logout
+    iscsiadm -m node -o delete
+    remember
+    echo "InitiatorName=$INITIATOR-2" >/etc/iscsi/initiatorname.iscsi
+    "$LUNET" attach $url --mount /mnt/at --dry-run >/run/plan
+    grep -q "Note: the host $INITIATOR has reserved the disk (write exclusive, registrants only, key 0xabc)" /run/plan
+    fails attached $url --mount /mnt/at --mkfs ext4 2>/run/refused
+    grep -q 'other hosts lay claim' /run/refused
+    # What is its own is no news.
+    echo "InitiatorName=$INITIATOR" >/etc/iscsi/initiatorname.iscsi
+    "$LUNET" attach $url --mount /mnt/at --mkfs ext4 --dry-run >/run/plan
+    fails grep -q 'has reserved' /run/plan
+    d=$(login 127.0.0.1:3260)
+    sg_persist --out --clear --param-rk=0xabc "$d" >/dev/null
+    echo data | dd of="$d" bs=1 seek=$((200 * (512 << 20) / 4096)) conv=notrunc,fsync status=none
+    logout
+    iscsiadm -m node -o delete
+    fails attached $url --mount /mnt/at --mkfs ext4 2>/run/refused
+    grep -q "byte $((200 * (512 << 20) / 4096)) is not zero" /run/refused
+    # What is left of a table of partitions.
+    truncate -s 0 /var/lib/lab/disk0
+    truncate -s 512M /var/lib/lab/disk0
+    printf 'EFI PART' | dd of=/var/lib/lab/disk0 bs=1 seek=$(((512 << 20) - 512)) conv=notrunc status=none
+    fails attached $url --mount /mnt/at --mkfs ext4
+    nothing_is_left
+}
+
 # --- NVMe over TCP ---------------------------------------------------------------------------------------------------------------
 
 # What a unit of systemd has under a name: UNIT NAME
@@ -182,6 +216,37 @@ test_nvme_with_a_secret_over_two_paths() {
     "$LUNET" attach --status
     "$LUNET" detach $url
     nothing_is_left
+}
+
+# The same target name at two servers, as after a copy of its configuration.
+test_paths_to_two_disks_are_refused() {
+    lunet_only "LIO has all portals of a target lead to the same disks"
+    local n url=iscsi://127.0.0.1/$IQN/0
+    mkdir -p /var/lib/lab
+    for n in 1 2; do
+        truncate -s 64M /var/lib/lab/disk$n
+        serve server$n <<TOML
+[[portal]]
+address = "127.0.0.$n:3260"
+[[portal]]
+address = "127.0.0.$n:4420"
+transport = ["nvme-tcp"]
+[volumes.disk0]
+backend = "file"
+path = "/var/lib/lab/disk$n"
+[[target]]
+name = "$IQN"
+protocols = ["iscsi", "nvme"]
+open = true
+luns = ["disk0"]
+TOML
+    done
+    remember
+    for url in iscsi://127.0.0.1/$IQN/0 nvme-tcp://127.0.0.1/$NQN; do
+        fails attached $url --portal 127.0.0.2 2>/run/refused
+        grep -q 'leads to two disks' /run/refused
+        nothing_is_left
+    done
 }
 
 # --- several ways ----------------------------------------------------------------------------------------------------------------

@@ -166,9 +166,11 @@ impl Work<'_> {
         if offer.transport.is_nvme() {
             let found = self.waited(|source| disk::of_namespace(source, &offer.name, offer.unit));
             let _ = self.cx.system.run(&settle);
-            return found.ok_or_else(|| {
+            let found = found.ok_or_else(|| {
                 failed("the kernel shows no such namespace: look into its log (dmesg)")
-            });
+            })?;
+            self.proven(plan, std::slice::from_ref(&found))?;
+            return Ok(found);
         }
         let paths: Vec<_> = plan
             .steps
@@ -189,6 +191,7 @@ impl Work<'_> {
             .waited(all)
             .ok_or_else(|| failed("the kernel shows no such LUN: look into its log (dmesg)"))?;
         let _ = self.cx.system.run(&settle);
+        self.proven(plan, &disks)?;
         let Some(first) = disks.into_iter().next() else { return Err(failed("there is no path")) };
         if !plan.map {
             return Ok(first);
@@ -201,6 +204,30 @@ impl Work<'_> {
         map.ok_or_else(|| {
             failed("multipathd makes no disk of the paths: see `journalctl -u multipathd`")
         })
+    }
+
+    /// What the kernel shows has to be the disk that was asked, by each path, before anything is made of it or written to it.
+    fn proven(&self, plan: &Plan, disks: &[String]) -> Result<(), Failed> {
+        let names = &plan.offer.disk.names;
+        for disk in disks {
+            let why = match disk::world_name(self.source(), disk) {
+                Some(name) if names.contains(&name) => continue,
+                None if disks.len() == 1 && plan.mount.is_none() => continue,
+                Some(name) if names.is_empty() && disks.len() == 1 => {
+                    format!("/dev/{disk} is {name}, and the server named no disk")
+                }
+                Some(name) => format!(
+                    "/dev/{disk} is {name}, and the disk that the server has is {}: it is another disk",
+                    names.join(" ")
+                ),
+                None => format!(
+                    "the kernel knows no name of /dev/{disk} (/sys/block/{disk}/.../wwid), so nobody can tell whether it is {}",
+                    names.join(" ")
+                ),
+            };
+            return Err(("see which disk it is".to_owned(), Fault(why)));
+        }
+        Ok(())
     }
 
     /// What comes by itself, if it does.
@@ -241,10 +268,10 @@ impl Work<'_> {
                     "{device} is empty: --mkfs ext4 or --mkfs xfs makes a file system on it"
                 )));
             }
-            Content::Unknown => {
+            Content::Unknown(at) => {
                 return Err(failed(format!(
-                    "{device} has no file system that is known, but is not empty, and is not formatted: `blkdiscard {device}` \
-                     empties it once it is attached without --mount, if nobody needs what is on it"
+                    "{device} has no file system that is known, but is not empty (byte {at} is not zero), and is not formatted: \
+                     `blkdiscard {device}` empties it once it is attached without --mount, if nobody needs what is on it"
                 )));
             }
             Content::Other(what) => {

@@ -20,10 +20,10 @@ pub enum Content {
     },
     /// Something else: a partition table, a part of a volume group, several signatures at once.
     Other(String),
-    /// Nothing that has a signature, and zeros at both ends.
+    /// Nothing that has a signature, and zeros wherever it was looked.
     Blank,
-    /// Nothing that has a signature, and other bytes than zeros.
-    Unknown,
+    /// Nothing that has a signature, and another byte than zero at this place.
+    Unknown(u64),
 }
 
 /// The disk of a LUN that a session of open-iscsi shows: `sdb`.
@@ -72,10 +72,21 @@ pub fn all_of_subsystem(source: &dyn Source, nqn: &str) -> Vec<(u32, String)> {
     found
 }
 
+/// The name of a disk that no other one in the world has, as the kernel shows it: `naa.6...`, `eui.00...`, `uuid.1234...`.
+#[must_use]
+pub fn world_name(source: &dyn Source, disk: &str) -> Option<String> {
+    // Of SCSI, and of NVMe.
+    let text = ["device/wwid", "wwid"]
+        .iter()
+        .find_map(|file| source.text(&format!("/sys/block/{disk}/{file}")))?
+        .to_ascii_lowercase();
+    ["naa.", "eui.", "uuid."].iter().any(|kind| text.starts_with(kind)).then_some(text)
+}
+
 /// WWID of a disk of SCSI, as multipath and udev have it.
 #[must_use]
 pub fn wwid(source: &dyn Source, disk: &str) -> Option<String> {
-    let text = source.text(&format!("/sys/block/{disk}/device/wwid"))?;
+    let text = world_name(source, disk)?;
     let kinds = [("naa.", "3"), ("eui.", "2")];
     kinds.iter().find_map(|(kind, digit)| Some(format!("{digit}{}", text.strip_prefix(kind)?)))
 }
@@ -163,14 +174,26 @@ pub fn content(system: &dyn System, device: &str) -> Result<Content, Fault> {
             None => "something that blkid knows".to_owned(),
         })),
         // Nothing was found.
-        (2, ..) if system.is_blank(device)? => Ok(Content::Blank),
-        (2, ..) => Ok(Content::Unknown),
+        (2, ..) => unsigned(system, device),
         (8, ..) => Ok(Content::Other("more than one signature".to_owned())),
         (code, ..) => Err(Fault(format!(
             "blkid failed with exit code {code} on {device}: {}",
             ran.err.trim()
         ))),
     }
+}
+
+/// What is on a device on which blkid finds nothing. It looks for one thing, wipefs for all, as for half of a table of partitions.
+fn unsigned(system: &dyn System, device: &str) -> Result<Content, Fault> {
+    let found = system.run(&Call::new("wipefs --no-act --parsable").with([device]))?;
+    let mut lines = found.lines().filter(|line| !line.starts_with('#') && !line.trim().is_empty());
+    if let Some(line) = lines.next() {
+        // OFFSET,UUID,LABEL,TYPE
+        let mut words = line.split(',');
+        let (at, kind) = (words.next().unwrap_or_default(), words.next_back().unwrap_or_default());
+        return Ok(Content::Other(format!("the signature of {kind} at {at}")));
+    }
+    Ok(system.written(device)?.map_or(Content::Blank, Content::Unknown))
 }
 
 /// The disks, their partitions and what multipath makes of them: their names below /sys/block.

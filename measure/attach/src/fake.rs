@@ -15,6 +15,8 @@ pub enum Disk {
     Unknown,
     Ext4,
     Lvm,
+    /// The second half of a table of partitions, which blkid does not take for one.
+    Table,
 }
 
 pub struct Fake {
@@ -32,6 +34,8 @@ pub struct Fake {
     pub held: RefCell<Option<String>>,
     /// The device that a mount takes for the one that was meant.
     pub copy: RefCell<Option<String>>,
+    /// What the disks of the sessions are known by, if it is not the same for all.
+    pub naa: RefCell<Vec<String>>,
     dead: Cell<bool>,
     next: Cell<usize>,
 }
@@ -73,6 +77,7 @@ impl Fake {
             die_at: Cell::new(None),
             held: RefCell::default(),
             copy: RefCell::default(),
+            naa: RefCell::default(),
             dead: Cell::new(false),
             next: Cell::new(1),
         }
@@ -147,10 +152,9 @@ impl Fake {
                 }
                 for (path, name, lun) in [unit(0, 'a'), unit(1, 'b')] {
                     tree.file(&format!("{path}/block/sd{name}{number}/x"), "");
-                    tree.file(
-                        &format!("/sys/block/sd{name}{number}/device/wwid"),
-                        &format!("naa.6024c4e{lun}"),
-                    );
+                    let naa = self.naa.borrow().get(number - 1).cloned();
+                    let naa = naa.unwrap_or_else(|| format!("naa.6024c4e{lun}"));
+                    tree.file(&format!("/sys/block/sd{name}{number}/device/wwid"), &naa);
                 }
             }
             _ if args.contains(&"--logout") => {
@@ -191,6 +195,7 @@ impl Fake {
             );
             tree.file("/sys/block/nvme9n1/device/subsysnqn", nqn);
             tree.file("/sys/block/nvme9n1/nsid", "1");
+            tree.file("/sys/block/nvme9n1/wwid", "uuid.6024c4e0-0000-4000-8000-000000000001");
             tree.file("/sys/class/nvme-subsystem/nvme-subsys9/subsysnqn", nqn);
             tree.file("/sys/class/nvme-subsystem/nvme-subsys9/iopolicy", "numa");
         } else {
@@ -334,10 +339,14 @@ impl System for Fake {
         let no = |code| Ok(Ran { code, ..Ran::default() });
         if call.program == "blkid" {
             return match self.disk.get() {
-                Disk::Blank | Disk::Unknown => no(2),
+                Disk::Blank | Disk::Unknown | Disk::Table => no(2),
                 Disk::Ext4 => ok("UUID=u-1\nTYPE=ext4\nUSAGE=filesystem\n"),
                 Disk::Lvm => ok("UUID=u-2\nTYPE=LVM2_member\nUSAGE=raid\n"),
             };
+        }
+        if call.program == "wipefs" {
+            let table = "# offset,uuid,label,type\n0x3fffe00,,,gpt\n";
+            return ok(if self.disk.get() == Disk::Table { table } else { "" });
         }
         if let ("systemctl", Some(what), Some(unit)) =
             (call.program.as_str(), call.args.first(), call.args.last())
@@ -361,8 +370,8 @@ impl System for Fake {
         Ok(())
     }
 
-    fn is_blank(&self, _: &str) -> Result<bool, Fault> {
-        Ok(self.disk.get() == Disk::Blank)
+    fn written(&self, _: &str) -> Result<Option<u64>, Fault> {
+        Ok((self.disk.get() != Disk::Blank).then_some(4096))
     }
 
     fn is_held(&self, device: &str) -> Result<bool, Fault> {

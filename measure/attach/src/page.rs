@@ -48,6 +48,9 @@ pub fn plan(plan: &Plan) -> String {
         offer.name,
         product.trim()
     );
+    for name in &offer.disk.names {
+        line!(out, "            {name}");
+    }
     if let Some(name) = &plan.known_as {
         line!(out, "  known as  {name}, which the server lets in");
     }

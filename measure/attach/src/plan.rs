@@ -6,7 +6,7 @@ use crate::address::{Address, AddressError, Transport, is_plain, place};
 use crate::host::{Host, SessionFact};
 use crate::journal::{Attachment, State};
 use crate::profile::{Choice, Profile};
-use crate::server::{Offer, Portal, Server};
+use crate::server::{Disk, Offer, Portal, Server};
 use crate::step::{Chap, NvmePath, Path, Setting, Step};
 use crate::system::Call;
 
@@ -94,6 +94,14 @@ pub enum Refusal {
         /// By what it is known.
         name: String,
     },
+    /// It is not known to be one disk.
+    #[error("{0}")]
+    Disk(String),
+    /// Other hosts have reserved it.
+    #[error(
+        "no file system is made on a disk that other hosts lay claim to: {}; have them let go of it, or ask without --mkfs", .0.join("; ")
+    )]
+    Reserved(Vec<String>),
     /// Somebody else has a session.
     #[error(
         "this machine has a session with {target} at {place} already, which `lunet attach` did not make: `{end}` ends it"
@@ -182,14 +190,64 @@ pub fn plan(
         offer,
     };
     if options.one_path {
-        plan.offer.portals.truncate(1);
+        plan.one_path();
     }
+    proven(&plan.offer, options)?;
     foreign(&plan.offer, host, there)?;
     match plan.offer.transport.is_nvme() {
         true => of_nvme(&mut plan, host, options)?,
         false => of_iscsi(&mut plan, address, host)?,
     }
     Ok(plan)
+}
+
+impl Plan {
+    fn one_path(&mut self) {
+        self.offer.portals.truncate(1);
+        self.offer.disks.truncate(1);
+    }
+}
+
+/// Several paths are taken for one disk, and a disk is written to, only if it is known which it is.
+fn proven(offer: &Offer, options: &Options) -> Result<(), Refusal> {
+    let refused = |why: String| Err(Refusal::Disk(why));
+    let what = if offer.transport.is_nvme() {
+        "neither NGUID, EUI64 nor UUID"
+    } else {
+        "neither NAA nor EUI-64 in VPD page 83h"
+    };
+    let places: Vec<String> = offer.portals.iter().map(Portal::place).collect();
+    let disks = || places.iter().zip(&offer.disks);
+    let several = places.len() > 1;
+    if let Some((place, _)) = disks().find(|(_, disk)| disk.names.is_empty()) {
+        if several {
+            return refused(format!(
+                "nobody can tell whether {} lead to one disk, because that at {place} has no name of its own ({what}): take one path \
+                 by --one-path",
+                places.join(" and ")
+            ));
+        }
+        if options.mount.is_some() {
+            return refused(format!(
+                "the disk at {place} has no name of its own ({what}), by which it would be known again: attach it without --mount"
+            ));
+        }
+    }
+    let Some((first, disk)) = disks().next() else { return Ok(()) };
+    if let Some((place, other)) = disks().find(|(_, other)| !disk.is(other)) {
+        let shown = |disk: &Disk| format!("{}, {} bytes", disk.names.join(" "), disk.bytes);
+        return refused(format!(
+            "{} leads to two disks, and as one they would be destroyed: at {first} it is {}, at {place} {}; correct the server, \
+             or take one path by --one-path",
+            offer.name,
+            shown(disk),
+            shown(other)
+        ));
+    }
+    match options.mkfs {
+        Some(_) if !offer.claims.is_empty() => Err(Refusal::Reserved(offer.claims.clone())),
+        _ => Ok(()),
+    }
 }
 
 /// Without a name, all ways have to lead to one disk.
@@ -254,6 +312,14 @@ fn notes(offer: &Offer) -> Vec<String> {
     if offer.disk.read_only {
         notes.push("the disk takes no writes".to_owned());
     }
+    if offer.disk.names.is_empty() {
+        notes.push("the disk has no name of its own, by which it would be known again".to_owned());
+    }
+    notes.extend(offer.claims.iter().map(|claim| {
+        format!(
+            "{claim}: see that no two hosts write to it, unless their file system is made for that"
+        )
+    }));
     notes
 }
 
@@ -442,7 +508,7 @@ fn of_nvme(plan: &mut Plan, host: &Host, options: &Options) -> Result<(), Refusa
     if plan.offer.portals.len() > 1 && !host.native_multipath {
         let why = "the kernel makes no one disk of several paths here (nvme_core.multipath=N): one path is used";
         plan.notes.push(why.to_owned());
-        plan.offer.portals.truncate(1);
+        plan.one_path();
     }
     let transport = plan.offer.transport;
     plan.choices = plan.profile.of_controller(transport);

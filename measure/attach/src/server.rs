@@ -3,7 +3,7 @@
 use std::net::ToSocketAddrs;
 use std::time::Duration;
 
-use lunet_client::{iscsi, nvme};
+use lunet_client::{Claims, Identity, Registrant, iscsi, nvme};
 use lunet_iscsi::printable::printable;
 use serde::Serialize;
 use zeroize::Zeroizing;
@@ -48,6 +48,17 @@ pub struct Disk {
     pub block_bytes: u32,
     /// It takes no writes.
     pub read_only: bool,
+    /// By what it is known in the whole world, as Linux writes it: `naa.6...`, `eui.00...`, `uuid.1234...`.
+    pub names: Vec<String>,
+}
+
+impl Disk {
+    /// Whether two paths lead to one disk, by what each says of itself.
+    #[must_use]
+    pub fn is(&self, other: &Self) -> bool {
+        let blocks = |disk: &Self| (disk.bytes, disk.block_bytes);
+        blocks(self) == blocks(other) && self.names.iter().any(|name| other.names.contains(name))
+    }
 }
 
 /// A disk, and the ways to it by one transport.
@@ -63,6 +74,10 @@ pub struct Offer {
     pub disk: Disk,
     /// Portals that let this machine in.
     pub portals: Vec<Portal>,
+    /// What each of these portals has there: they should lead to one disk.
+    pub disks: Vec<Disk>,
+    /// Which other hosts have reserved the disk, in words.
+    pub claims: Vec<String>,
     /// Portals that are listed and cannot be used, and why.
     pub unusable: Vec<(String, String)>,
 }
@@ -163,7 +178,8 @@ impl Asked<'_> {
         let mut target = self.iscsi_target(transport)?;
         // The targets that a portal lists are those of this initiator; a list that is refused lists none.
         let listed = iscsi::discover(&iscsi::Target { name: None, ..target.clone() }, &login);
-        let unit = iscsi::inspect(&target, &login).map_err(|error| not_let_in(error, &login))?;
+        let (unit, identity) =
+            iscsi::identify(&target, &login).map_err(|error| not_let_in(error, &login))?;
         target.name = Some(unit.target.clone());
         target.lun = Some(unit.lun);
         let own = self.own_portal(iscsi::PORT);
@@ -178,22 +194,20 @@ impl Asked<'_> {
             transport,
             name: unit.target.clone(),
             unit: unit.lun.into(),
-            disk: Disk {
-                vendor: unit.vendor.clone(),
-                product: unit.product.clone(),
-                bytes: unit.bytes(),
-                block_bytes: unit.block_size,
-                read_only: unit.read_only,
-            },
+            claims: of_others(&identity.claims, &login.initiator_name),
+            disk: of_unit(unit, identity),
             portals: Vec::new(),
+            disks: Vec::new(),
             unusable: Vec::new(),
         };
         for portal in portals.into_iter().take(MOST_PORTALS) {
             let by =
                 iscsi::Target { host: portal.address.clone(), port: portal.port, ..target.clone() };
-            match iscsi::inspect(&by, &login) {
-                Ok(same) if same.blocks == unit.blocks => offer.portals.push(portal),
-                Ok(_) => offer.unusable.push((portal.place(), "another disk is there".to_owned())),
+            match iscsi::identify(&by, &login) {
+                Ok((unit, identity)) => {
+                    offer.portals.push(portal);
+                    offer.disks.push(of_unit(unit, identity));
+                }
                 Err(error) => offer.unusable.push((portal.place(), Why::from(error).0)),
             }
         }
@@ -202,6 +216,7 @@ impl Asked<'_> {
             let (address, port) =
                 own.into_iter().next().ok_or_else(|| Why("the host is not known".to_owned()))?;
             offer.portals.push(Portal { address, port, tag: Some(1) });
+            offer.disks.push(offer.disk.clone());
         }
         Ok(offer)
     }
@@ -251,6 +266,11 @@ impl Asked<'_> {
         login
     }
 
+    /// The name by which reservations know this machine over NVMe.
+    fn own_id(&self) -> String {
+        self.host.host_id.as_deref().unwrap_or_default().trim().to_owned()
+    }
+
     fn nvme(&self, transport: Transport, offers: &NvmeOffers) -> Result<Offer, Why> {
         let offers = match offers {
             None => return Err(Why("the address is iSCSI's".to_owned())),
@@ -282,9 +302,21 @@ impl Asked<'_> {
         let mut unusable = Vec::new();
         for portal in portals.into_iter().take(MOST_PORTALS) {
             match self.namespace(transport, &nqn, &portal) {
-                Ok(namespace) => {
-                    let offer = found.get_or_insert_with(|| of_namespace(transport, &namespace));
+                Ok((namespace, identity)) => {
+                    let claims = of_others(&identity.claims, &self.own_id());
+                    let disk = of_namespace(&namespace, identity);
+                    let offer = found.get_or_insert_with(|| Offer {
+                        transport,
+                        name: namespace.subsystem,
+                        unit: namespace.nsid,
+                        disk: disk.clone(),
+                        portals: Vec::new(),
+                        disks: Vec::new(),
+                        claims,
+                        unusable: Vec::new(),
+                    });
                     offer.portals.push(portal);
+                    offer.disks.push(disk);
                 }
                 Err(why) => unusable.push((portal.place(), why.0)),
             }
@@ -326,7 +358,7 @@ impl Asked<'_> {
         transport: Transport,
         nqn: &str,
         portal: &Portal,
-    ) -> Result<nvme::Namespace, Why> {
+    ) -> Result<(nvme::Namespace, Identity), Why> {
         let url = format!("{}://{}/{nqn}", transport.scheme(), portal.place());
         let mut target = nvme::Target::parse(&url)?;
         let is_lun = self.address.name.as_ref().is_some_and(|name| !name.starts_with("nqn."));
@@ -337,7 +369,7 @@ impl Asked<'_> {
         };
         target.secret = secret(&self.secrets.host)?;
         target.controller_secret = secret(&self.secrets.controller)?;
-        nvme::inspect(&target, &self.nvme_login()).map_err(|error| match error {
+        nvme::identify(&target, &self.nvme_login()).map_err(|error| match error {
             nvme::Error::Authentication(host) => Why(format!(
                 "{nqn} wants the host {host} to authenticate: give its secret of DH-HMAC-CHAP (DHHC-1:...) by --secret-file FILE"
             )),
@@ -363,21 +395,50 @@ fn not_let_in(error: iscsi::Error, login: &iscsi::Login) -> Why {
     Why(text)
 }
 
-fn of_namespace(transport: Transport, namespace: &nvme::Namespace) -> Offer {
-    Offer {
-        transport,
-        name: namespace.subsystem.clone(),
-        unit: namespace.nsid,
-        disk: Disk {
-            vendor: String::new(),
-            product: namespace.model.clone(),
-            bytes: namespace.bytes(),
-            block_bytes: namespace.block_size,
-            read_only: namespace.read_only,
-        },
-        portals: Vec::new(),
-        unusable: Vec::new(),
+fn of_unit(unit: iscsi::LogicalUnit, identity: Identity) -> Disk {
+    Disk {
+        bytes: unit.bytes(),
+        vendor: unit.vendor,
+        product: unit.product,
+        block_bytes: unit.block_size,
+        read_only: unit.read_only,
+        names: identity.names,
     }
+}
+
+fn of_namespace(namespace: &nvme::Namespace, identity: Identity) -> Disk {
+    Disk {
+        vendor: String::new(),
+        product: namespace.model.clone(),
+        bytes: namespace.bytes(),
+        block_bytes: namespace.block_size,
+        read_only: namespace.read_only,
+        names: identity.names,
+    }
+}
+
+/// What others than this machine have reserved.
+fn of_others(claims: &Claims, own: &str) -> Vec<String> {
+    if let Some(why) = &claims.unknown {
+        return vec![format!("whether other hosts have reserved the disk cannot be seen: {why}")];
+    }
+    let kind = claims.kind.unwrap_or_default();
+    let others = claims.registrants.iter().filter(|registrant| {
+        registrant.who.as_deref().is_none_or(|who| !who.eq_ignore_ascii_case(own))
+    });
+    let said = |registrant: &Registrant| {
+        let who = registrant.who.as_deref().unwrap_or("that the disk does not name");
+        let key = registrant.key;
+        match registrant.holds {
+            true => format!("the host {who} has reserved the disk ({kind}, key {key:#x})"),
+            false => format!("the host {who} is registered for reservations of it (key {key:#x})"),
+        }
+    };
+    let all: Vec<String> = others.map(said).collect();
+    if all.is_empty() && claims.kind.is_some() && claims.registrants.is_empty() {
+        return vec![format!("a host that the disk does not name has reserved it ({kind})")];
+    }
+    all
 }
 
 /// The addresses of a host.
@@ -408,7 +469,9 @@ fn uuid(text: &str) -> Option<[u8; 16]> {
 
 #[cfg(test)]
 mod tests {
-    use super::{Portal, portal, uuid};
+    use lunet_client::{Claims, Registrant};
+
+    use super::{Disk, Portal, of_others, portal, uuid};
 
     #[test]
     fn portals_are_read_as_targets_write_them() {
@@ -425,5 +488,40 @@ mod tests {
         let id = uuid("0f01fb42-9f7f-4856-b0b3-51e60b8de349\n").expect("it is one");
         assert_eq!((id[0], id[15]), (0x0f, 0x49));
         assert_eq!(uuid("0f01"), None);
+    }
+
+    #[test]
+    fn reservations_of_this_machine_are_no_news() {
+        let registrant = |who: &str, holds| Registrant {
+            who: (!who.is_empty()).then(|| who.to_owned()),
+            key: 0x1a,
+            holds,
+        };
+        let of = |kind, registrants| of_others(&Claims { kind, registrants, unknown: None }, "me");
+        assert_eq!(of(None, vec![]), [""; 0]);
+        assert_eq!(of(Some("write exclusive"), vec![registrant("ME", true)]), [""; 0]);
+        let others = vec![registrant("me", false), registrant("it", true), registrant("", false)];
+        let wanted = [
+            "the host it has reserved the disk (exclusive access, key 0x1a)",
+            "the host that the disk does not name is registered for reservations of it (key 0x1a)",
+        ];
+        assert_eq!(of(Some("exclusive access"), others), wanted);
+        assert_eq!(of(Some("write exclusive"), vec![]).len(), 1);
+        assert!(of_others(&Claims::unknown("BUSY"), "me")[0].ends_with("cannot be seen: BUSY"));
+    }
+
+    #[test]
+    fn a_disk_is_known_by_a_name_that_both_have() {
+        let disk = |bytes, names: &[&str]| Disk {
+            bytes,
+            names: names.iter().map(|name| (*name).to_owned()).collect(),
+            ..Disk::default()
+        };
+        let one = disk(1, &["naa.1", "eui.1"]);
+        assert!(one.is(&disk(1, &["eui.1"])));
+        for other in [disk(1, &["naa.2"]), disk(2, &["naa.1"]), disk(1, &[])] {
+            assert!(!one.is(&other), "{other:?}");
+        }
+        assert!(!disk(1, &[]).is(&disk(1, &[])));
     }
 }

@@ -96,8 +96,13 @@ pub fn status(system: &dyn System, attachment: &Attachment) -> Status {
     let mount = attachment.mount.clone();
     let mut differs: Vec<String> =
         attachment.steps.iter().filter_map(|step| step.differs(&cx)).collect();
-    if found.is_none() {
-        differs.push("the disk is not there".to_owned());
+    match (&found, &attachment.disk) {
+        (None, _) => differs.push("the disk is not there".to_owned()),
+        (Some(name), Some(was)) => {
+            let other = disk::lasting_name(source, name).filter(|now| now != was);
+            differs.extend(other.map(|now| format!("the disk is {now}, and {was} was attached")));
+        }
+        _ => {}
     }
     Status {
         name: attachment.name.clone(),

@@ -12,8 +12,16 @@ use rustix::fs::{Mode, OFlags};
 use rustix::io::Errno;
 use serde::{Deserialize, Serialize};
 
-/// So much of each end of a device is looked at, in bytes.
-const ENDS: u64 = 1 << 20;
+/// So much of each end of a device is looked at, in bytes: there are labels of ZFS, LVM, md, DRBD, LUKS, tables of partitions.
+const ENDS: u64 = 16 << 20;
+/// A device that is no larger is read whole, in bytes.
+const WHOLE: u64 = 256 << 20;
+/// So many samples are read of a larger one, at equal distances.
+const SAMPLES: u64 = 4096;
+/// Length of a sample in bytes.
+const SAMPLE: u64 = 16 << 10;
+/// Length of a read in bytes.
+const PIECE: u64 = 1 << 20;
 
 /// Most of the output of a program that is kept, in bytes.
 const LONGEST: u64 = 1 << 20;
@@ -95,11 +103,11 @@ pub trait System {
     /// The system refuses.
     fn make_directory(&self, path: &str) -> Result<(), Fault>;
 
-    /// Whether the first and the last MiB of a device hold nothing but zeros.
+    /// Where a device has a byte that is not zero: of a small one all are looked at, of a large one both ends and samples between.
     ///
     /// # Errors
     /// It cannot be read.
-    fn is_blank(&self, device: &str) -> Result<bool, Fault>;
+    fn written(&self, device: &str) -> Result<Option<u64>, Fault>;
 
     /// Whether anything holds a device: a mount, in whatever namespace, LVM, md, a loop device, a target in the kernel.
     ///
@@ -168,8 +176,9 @@ impl System for Live {
             .map_err(|error| Fault(format!("{path} cannot be made: {}", words(&error))))
     }
 
-    fn is_blank(&self, device: &str) -> Result<bool, Fault> {
-        blank(device).map_err(|error| Fault(format!("{device} cannot be read: {}", words(&error))))
+    fn written(&self, device: &str) -> Result<Option<u64>, Fault> {
+        let look = || written(&mut File::open(device)?);
+        look().map_err(|error| Fault(format!("{device} cannot be read: {}", words(&error))))
     }
 
     fn is_held(&self, device: &str) -> Result<bool, Fault> {
@@ -234,19 +243,30 @@ fn late(child: &mut Child, call: &Call) -> String {
     )
 }
 
-fn blank(device: &str) -> io::Result<bool> {
-    let mut file = File::open(device)?;
+/// The first place that is looked at and has another byte than zero.
+fn written(file: &mut File) -> io::Result<Option<u64>> {
     let len = file.seek(SeekFrom::End(0))?;
+    // What lies between the samples is not read ahead.
+    let _ = rustix::fs::fadvise(&*file, 0, None, rustix::fs::Advice::Random);
+    let mut ranges = vec![(0, len)];
+    if len > WHOLE {
+        let step = len / SAMPLES;
+        let samples = (1..SAMPLES).map(|number| (number * step, SAMPLE));
+        ranges = [(0, ENDS), (len - ENDS, ENDS)].into_iter().chain(samples).collect();
+    }
     let mut bytes = Vec::new();
-    for start in [0, len.saturating_sub(ENDS)] {
-        file.seek(SeekFrom::Start(start))?;
-        bytes.clear();
-        Read::by_ref(&mut file).take(ENDS).read_to_end(&mut bytes)?;
-        if bytes.iter().any(|byte| *byte != 0) {
-            return Ok(false);
+    for (start, len) in ranges {
+        let end = start + len;
+        for at in (start..end).step_by(PIECE as usize) {
+            file.seek(SeekFrom::Start(at))?;
+            bytes.clear();
+            Read::by_ref(file).take(PIECE.min(end - at)).read_to_end(&mut bytes)?;
+            if let Some(within) = bytes.iter().position(|byte| *byte != 0) {
+                return Ok(Some(at + within as u64));
+            }
         }
     }
-    Ok(true)
+    Ok(None)
 }
 
 /// An error of the operating system's in words, without its number.
@@ -256,4 +276,36 @@ fn words(error: &io::Error) -> String {
     let mut letters = plain.chars();
     let first = letters.next().map(|letter| letter.to_lowercase().to_string());
     first.unwrap_or_default() + letters.as_str()
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io::{Seek, SeekFrom, Write};
+
+    use super::{SAMPLES, WHOLE, written};
+
+    #[test]
+    fn a_byte_is_found_at_the_ends_and_wherever_a_sample_is() {
+        let len = 1u64 << 30;
+        let step = len / SAMPLES;
+        for (len, at, found) in [
+            (len, None, None::<()>),
+            (len, Some((16 << 20) - 1), Some(())),
+            (len, Some(len - (256 << 10)), Some(())),
+            (len, Some(len / 2 + step + 100), Some(())),
+            // Between two samples.
+            (len, Some(len / 2 + step - 1), None),
+            (WHOLE, Some(WHOLE / 2 + 77777), Some(())),
+            (4096, Some(4095), Some(())),
+            (0, None, None),
+        ] {
+            let mut file = tempfile::tempfile().expect("a file");
+            file.set_len(len).expect("a length");
+            if let Some(at) = at {
+                file.seek(SeekFrom::Start(at)).expect("there");
+                file.write_all(&[1]).expect("written");
+            }
+            assert_eq!(written(&mut file).expect("read"), found.and(at), "{len} {at:?}");
+        }
+    }
 }

@@ -32,18 +32,26 @@ fn offer(transport: Transport, portals: usize) -> Offer {
         port: if transport.is_nvme() { 4420 } else { 3260 },
         tag: (!transport.is_nvme()).then_some(1),
     };
+    let name = match transport.is_nvme() {
+        true => "uuid.6024c4e0-0000-4000-8000-000000000001",
+        false => "naa.6024c4e0",
+    };
+    let disk = Disk {
+        vendor: "LUNET".into(),
+        product: "VIRTUAL DISK".into(),
+        bytes: 1 << 26,
+        block_bytes: 512,
+        read_only: false,
+        names: vec![name.to_owned()],
+    };
     Offer {
         transport,
         name: if transport.is_nvme() { NQN } else { IQN }.to_owned(),
         unit: u32::from(transport.is_nvme()),
-        disk: Disk {
-            vendor: "LUNET".into(),
-            product: "VIRTUAL DISK".into(),
-            bytes: 1 << 26,
-            block_bytes: 512,
-            read_only: false,
-        },
         portals: (1..=portals).map(portal).collect(),
+        disks: vec![disk.clone(); portals],
+        disk,
+        claims: Vec::new(),
         unusable: Vec::new(),
     }
 }
@@ -226,6 +234,7 @@ fn only_an_empty_disk_is_formatted_and_only_if_that_is_wanted() {
         (Content::Unknown, true, false),
         (Content::Lvm, true, false),
         (Content::Lvm, false, false),
+        (Content::Table, true, false),
         (Content::Ext4, true, false),
     ] {
         let fake = Fake::new();
@@ -247,6 +256,84 @@ fn only_an_empty_disk_is_formatted_and_only_if_that_is_wanted() {
     fake.disk.set(Content::Ext4);
     let plan = planned(&fake, Transport::Iscsi, 1, &Options { mkfs: None, ..mounted() });
     attach(&fake, &plan, &secrets(), &[], STATE).expect("attached");
+}
+
+/// Two servers with one target name, or a LUN that is another one behind each portal.
+#[test]
+fn paths_to_two_disks_are_not_taken_for_one() {
+    for transport in [Transport::Iscsi, Transport::NvmeTcp] {
+        let host = Host::look(&Fake::new());
+        let url = address(&format!("{}://192.0.2.1", transport.scheme()));
+        let planned = |names: [&str; 2], bytes: u64, options: &Options| {
+            let mut offer = offer(transport, 2);
+            for (disk, name) in offer.disks.iter_mut().zip(names) {
+                disk.names = vec![name.to_owned()];
+                disk.names.retain(|name| !name.is_empty());
+            }
+            offer.disks[1].bytes = bytes;
+            plan(&url, &host, &server(vec![offer]), options, &[])
+        };
+        let one = Options { one_path: true, ..mounted() };
+        assert!(planned(["naa.1", "naa.1"], 1 << 26, &mounted()).is_ok());
+        for (names, bytes, said) in [
+            (["naa.1", "naa.2"], 1 << 26, "at 192.0.2.1:"),
+            (["naa.1", "naa.1"], 1 << 27, "leads to two disks"),
+            (["naa.1", ""], 1 << 26, "192.0.2.2"),
+            (["", ""], 1 << 26, "no name of its own"),
+        ] {
+            for options in [Options::default(), mounted()] {
+                let refused = planned(names, bytes, &options).expect_err("two disks");
+                assert!(refused.to_string().contains(said), "{refused}");
+                assert!(refused.to_string().contains("--one-path"), "{refused}");
+            }
+            // A disk that has no name cannot be known again.
+            assert_eq!(planned(names, bytes, &one).is_ok(), !names[0].is_empty(), "{names:?}");
+        }
+    }
+}
+
+/// The kernel may reach another disk than lunet's own initiators did a moment before.
+#[test]
+fn what_the_kernel_shows_has_to_be_the_disk_that_was_asked() {
+    for (portals, naa, options, said) in [
+        (1, "naa.6024c4e7", mounted(), "it is another disk"),
+        (1, "naa.6024c4e7", Options::default(), "it is another disk"),
+        (2, "naa.6024c4e7", Options::default(), "it is another disk"),
+        (2, "t10.LUNET", Options::default(), "knows no name"),
+        (1, "t10.LUNET", mounted(), "knows no name"),
+    ] {
+        let fake = Fake::new();
+        let before = fake.state();
+        *fake.naa.borrow_mut() = match portals {
+            1 => vec![naa.to_owned()],
+            _ => vec!["naa.6024c4e0".to_owned(), naa.to_owned()],
+        };
+        let plan = planned(&fake, Transport::Iscsi, portals, &options);
+        let Err(AttachError::Failed { why, left: None, .. }) =
+            attach(&fake, &plan, &secrets(), &[], STATE)
+        else {
+            panic!("{naa} was attached")
+        };
+        assert!(why.0.contains(said), "{why}");
+        assert!(!fake.ran.borrow().iter().any(|call| call.starts_with("multipath -a")));
+        assert_eq!(fake.state(), before);
+    }
+}
+
+#[test]
+fn what_others_have_reserved_is_told_and_not_formatted() {
+    let host = Host::look(&Fake::new());
+    let mut reserved = offer(Transport::Iscsi, 1);
+    reserved.claims = vec!["the host x has reserved the disk".to_owned()];
+    let offers = server(vec![reserved]);
+    let planned = |mkfs| {
+        let options = Options { mkfs, ..mounted() };
+        plan(&address("iscsi://192.0.2.1"), &host, &offers, &options, &[])
+    };
+    let told = page::plan(&planned(None).expect("a plan"));
+    assert!(told.contains("Note: the host x has reserved the disk: "), "{told}");
+    let refused = planned(Some(FileSystem::Ext4)).expect_err("reserved");
+    assert!(matches!(refused, Refusal::Reserved(_)), "{refused}");
 }
 
 #[test]
@@ -331,6 +418,9 @@ fn two_luns_of_a_target_share_its_session() {
     );
     assert!(matches!(again, Err(Refusal::Attached { .. })), "{again:?}");
     other.unit = 1;
+    for disk in other.disks.iter_mut().chain([&mut other.disk]) {
+        disk.names = vec!["naa.6024c4e1".to_owned()];
+    }
     let second =
         plan(&address(&url), &host, &server(vec![other]), &Options::default(), &there(&fake))
             .expect("a plan");
