@@ -163,16 +163,17 @@ test_only_a_disk_that_is_free_and_empty_is_formatted() {
 # --- NVMe over TCP ---------------------------------------------------------------------------------------------------------------
 
 # What a unit of systemd has under a name: UNIT NAME
-of_unit() { sed -n "s/^$2=//p" "$1" | sed 's/\$\$/$/g'; }
+of_unit() { sed -n "s/^$2=//p" "$1" | sed 's/\$\$/$/g; s/%%/%/g'; }
 
 # What the units do at boot.
 units() {
-    local unit
+    local unit before
     for unit in /etc/systemd/system/lunet-attach-*.service; do
-        sh -c "$(of_unit "$unit" ExecCondition)"
         sh -c "$(of_unit "$unit" ExecStart)"
+        before=$(ls /sys/class/nvme)
         # Whoever comes second has nothing to do.
-        fails sh -c "$(of_unit "$unit" ExecCondition)"
+        sh -c "$(of_unit "$unit" ExecStart)"
+        same "$(ls /sys/class/nvme)" "$before"
     done >/dev/null
 }
 
@@ -186,7 +187,11 @@ test_nvme_is_mounted_comes_back_and_goes() {
     grep -q 'path     127.0.0.1:4420 live' /run/status
     umount /mnt/at
     nvme disconnect-all
+    # Who it is was decided when it was attached.
+    echo nqn.2026-11.local.lab:another >/etc/nvme/hostnqn
     units
+    same "$(cat /sys/class/nvme/nvme*/hostnqn)" "${HOSTNQN[0]}"
+    echo "${HOSTNQN[0]}" >/etc/nvme/hostnqn
     within 30 eval 'ls /dev/nvme?n1'
     settled
     mount /mnt/at

@@ -9,7 +9,7 @@ use crate::detach;
 use crate::disk::{self, Content};
 use crate::host;
 use crate::journal::{Attachment, State};
-use crate::plan::{FileSystem, Plan};
+use crate::plan::{FileSystem, Plan, mount_rule};
 use crate::server::Secrets;
 use crate::step::{Context, Step, WWIDS};
 use crate::system::{Call, System};
@@ -288,6 +288,10 @@ impl Work<'_> {
         let reload = if systemd { vec![Call::new("systemctl daemon-reload")] } else { Vec::new() };
         self.step(Step::Directory { path: directory.to_owned(), made: false })?;
         self.step(Step::Line { path: "/etc/fstab".to_owned(), line, reload, edit: None })?;
+        if let Some((path, text)) = mount_rule(&plan.name, &uuid, directory).filter(|_| systemd) {
+            let reload = vec![Call::new("udevadm control --reload")];
+            self.step(Step::file(&path, text, reload))?;
+        }
         self.step(Step::Mount { directory: directory.to_owned() })?;
         // By its UUID: the copy of a disk has the same.
         match disk::mounted_at(self.source(), directory) {

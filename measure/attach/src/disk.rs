@@ -86,9 +86,22 @@ pub fn world_name(source: &dyn Source, disk: &str) -> Option<String> {
 /// WWID of a disk of SCSI, as multipath and udev have it.
 #[must_use]
 pub fn wwid(source: &dyn Source, disk: &str) -> Option<String> {
-    let text = world_name(source, disk)?;
+    wwid_of(&world_name(source, disk)?)
+}
+
+/// The WWID that multipath makes of a name.
+#[must_use]
+pub fn wwid_of(name: &str) -> Option<String> {
     let kinds = [("naa.", "3"), ("eui.", "2")];
-    kinds.iter().find_map(|(kind, digit)| Some(format!("{digit}{}", text.strip_prefix(kind)?)))
+    kinds.iter().find_map(|(kind, digit)| Some(format!("{digit}{}", name.strip_prefix(kind)?)))
+}
+
+/// The WWIDs of all disks that dm-multipath has made.
+#[must_use]
+pub fn maps(source: &dyn Source) -> Vec<String> {
+    let uuid = |name: String| source.text(&format!("/sys/block/{name}/dm/uuid"));
+    let maps = source.names("/sys/block").into_iter().filter_map(uuid);
+    maps.filter_map(|uuid| uuid.strip_prefix("mpath-").map(str::to_owned)).collect()
 }
 
 /// The disk that dm-multipath has made of those with a WWID: `dm-2`.

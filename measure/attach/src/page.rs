@@ -96,7 +96,8 @@ pub fn later(plan: &Plan) -> Vec<String> {
             ));
         }
         later.push(format!(
-            "mount its file system at {directory}, by a line of /etc/fstab with its UUID and _netdev,nofail"
+            "mount its file system at {directory}, by a line of /etc/fstab with its UUID and _netdev,nofail, and by a rule of udev \
+             that has systemd do so whenever the disk comes"
         ));
     }
     later

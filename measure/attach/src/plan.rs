@@ -3,6 +3,7 @@
 use serde::Serialize;
 
 use crate::address::{Address, AddressError, Transport, is_plain, place};
+use crate::disk::wwid_of;
 use crate::host::{Host, SessionFact};
 use crate::journal::{Attachment, State};
 use crate::profile::{Choice, Profile};
@@ -93,6 +94,19 @@ pub enum Refusal {
         url: String,
         /// By what it is known.
         name: String,
+    },
+    /// Another disk of the same session has other settings.
+    #[error(
+        "{name} shares the sessions with this disk, and the settings of a session are those of all its disks: {what}; attach it \
+         with the options of {name} (--profile {}), or detach {name} first", .profile.name()
+    )]
+    Shared {
+        /// What is attached.
+        name: String,
+        /// Its profile.
+        profile: Profile,
+        /// What differs.
+        what: String,
     },
     /// It is not known to be one disk.
     #[error("{0}")]
@@ -198,7 +212,69 @@ pub fn plan(
         true => of_nvme(&mut plan, host, options)?,
         false => of_iscsi(&mut plan, address, host)?,
     }
+    agrees(&plan, there)?;
     Ok(plan)
+}
+
+/// All disks of a session have its settings: a second one cannot have others.
+fn agrees(plan: &Plan, there: &[Attachment]) -> Result<(), Refusal> {
+    for have in there {
+        let differs = have
+            .steps
+            .iter()
+            .find_map(|step| plan.steps.iter().find_map(|own| conflict(step, own)));
+        if let Some(what) = differs {
+            return Err(Refusal::Shared { name: have.name.clone(), profile: have.profile, what });
+        }
+    }
+    Ok(())
+}
+
+/// What two steps about the same thing would set to different values.
+fn conflict(have: &Step, own: &Step) -> Option<String> {
+    let differs = |name: &str, have: Option<&str>, own: Option<&str>| {
+        let word = |value: Option<&str>| value.unwrap_or("not set").to_owned();
+        (have != own).then(|| format!("{name} is {}, and would be {}", word(have), word(own)))
+    };
+    match (have, own) {
+        (
+            Step::Record { path, settings, chap, .. },
+            Step::Record { path: same, settings: wanted, chap: user, .. },
+        ) if path == same => {
+            let value = |of: &'_ [Setting], name: &str| {
+                of.iter().find(|(have, _)| have == name).map(|(_, value)| value.clone())
+            };
+            let names = settings.iter().chain(wanted).map(|(name, _)| name);
+            let mut all = names.filter_map(|name| {
+                differs(name, value(settings, name).as_deref(), value(wanted, name).as_deref())
+            });
+            // Who is not named stays as the record has it.
+            let of = |chap: &Option<Chap>| {
+                let chap = chap.clone();
+                chap.map_or((None, None), |chap| (Some(chap.user), chap.target_user))
+            };
+            let (have, own) = (of(chap), of(user));
+            let named = |name, have: Option<String>, own: Option<String>| {
+                differs(name, have.as_deref(), Some(&own?))
+            };
+            all.next()
+                .or_else(|| named("the CHAP user", have.0, own.0))
+                .or_else(|| named("the CHAP user of the target", have.1, own.1))
+        }
+        (
+            Step::Controller { path, options, .. },
+            Step::Controller { path: same, options: wanted, .. },
+        ) if path == same => {
+            let (have, own) = (options.join(" "), wanted.join(" "));
+            differs("`nvme connect`", Some(&have), Some(&own))
+        }
+        (Step::Policy { nqn, policy }, Step::Policy { nqn: same, policy: wanted })
+            if nqn == same =>
+        {
+            differs("iopolicy", Some(policy), Some(wanted))
+        }
+        _ => None,
+    }
 }
 
 impl Plan {
@@ -374,13 +450,18 @@ fn of_iscsi(plan: &mut Plan, address: &Address, host: &Host) -> Result<(), Refus
     if several {
         with_multipath(plan, host)?;
     }
-    read_ahead(
-        plan,
-        &format!(
-            "KERNEL==\"sd*\", ENV{{ID_PATH}}==\"*-iscsi-{}-lun-{}\"",
-            plan.offer.name, plan.offer.unit
-        ),
-    );
+    let mut disks = vec![format!(
+        "KERNEL==\"sd*\", ENV{{ID_PATH}}==\"*-iscsi-{}-lun-{}\"",
+        plan.offer.name, plan.offer.unit
+    )];
+    if several {
+        // A map has a read-ahead of its own, and file systems see no other.
+        let wwids: Vec<String> =
+            plan.offer.disk.names.iter().filter_map(|name| wwid_of(name)).collect();
+        let maps: Vec<String> = wwids.iter().map(|wwid| format!("mpath-{wwid}")).collect();
+        disks.push(format!("KERNEL==\"dm-*\", ENV{{DM_UUID}}==\"{}\"", maps.join("|")));
+    }
+    read_ahead(plan, &disks);
     if host.systemd {
         plan.steps.push(unit(host.boot_unit(), false));
     } else {
@@ -413,7 +494,7 @@ fn of_iscsi(plan: &mut Plan, address: &Address, host: &Host) -> Result<(), Refus
         iface: iface.to_owned(),
     };
     let paths: Vec<Path> = plan.offer.portals.iter().map(path).collect();
-    for path in paths {
+    for (number, path) in paths.into_iter().enumerate() {
         let record = Step::Record {
             path: path.clone(),
             settings: settings.clone(),
@@ -421,13 +502,34 @@ fn of_iscsi(plan: &mut Plan, address: &Address, host: &Host) -> Result<(), Refus
             before: None,
             made: Vec::new(),
         };
-        plan.steps.extend([record, Step::Session { path }]);
+        plan.steps.extend([record, Step::Session { path: path.clone() }]);
+        if host.systemd {
+            // open-iscsi tries once when the machine starts, and a server may start later.
+            let log_in = path.login();
+            let own = format!(
+                "ExecStart=/usr/sbin/{} {}\n# There is a session already: {SESSION_EXISTS}. There is no record any more: {NO_RECORD}.\n\
+                 SuccessExitStatus={SESSION_EXISTS}\nRestartPreventExitStatus={NO_RECORD}\n",
+                log_in.program,
+                words_of_unit(&log_in)
+            );
+            at_boot(plan, host, number + 1, &format!(" iscsid.service {}", host.boot_unit()), &own);
+        }
     }
     Ok(())
 }
 
+/// Exit codes of iscsiadm (its manual page).
+const SESSION_EXISTS: u8 = 15;
+const NO_RECORD: u8 = 21;
+
+/// Arguments as a unit of systemd has them.
+fn words_of_unit(call: &Call) -> String {
+    let words: Vec<String> = call.args.iter().map(|arg| arg.replace('%', "%%")).collect();
+    words.join(" ")
+}
+
 fn unit(unit: &str, now: bool) -> Step {
-    Step::Unit { unit: unit.to_owned(), now, enabled: false, active: false }
+    Step::Unit { unit: unit.to_owned(), now, enabled: false, active: false, users: Vec::new() }
 }
 
 fn with_multipath(plan: &mut Plan, host: &Host) -> Result<(), Refusal> {
@@ -482,14 +584,17 @@ fn multipath_text(name: &str) -> String {
 }
 
 /// A rule of udev for the disk, if its read-ahead is not the kernel's own.
-fn read_ahead(plan: &mut Plan, disk: &str) {
+fn read_ahead(plan: &mut Plan, disks: &[String]) {
     let Some(choice) = plan.profile.read_ahead() else { return };
-    let rule = format!(
-        "ACTION==\"add|change\", SUBSYSTEM==\"block\", {disk}, ATTR{{queue/read_ahead_kb}}=\"{}\"\n",
-        choice.value
-    );
+    let rule = |disk: &String| {
+        format!(
+            "ACTION==\"add|change\", SUBSYSTEM==\"block\", {disk}, ATTR{{queue/read_ahead_kb}}=\"{}\"\n",
+            choice.value
+        )
+    };
+    let rules: String = disks.iter().map(rule).collect();
     plan.choices.push(choice);
-    udev(plan, "disk", &rule);
+    udev(plan, "disk", &rules);
 }
 
 fn udev(plan: &mut Plan, what: &str, rule: &str) {
@@ -514,10 +619,21 @@ fn of_nvme(plan: &mut Plan, host: &Host, options: &Options) -> Result<(), Refusa
     plan.choices = plan.profile.of_controller(transport);
     let mut options_of: Vec<String> =
         plan.choices.iter().map(|choice| format!("--{}={}", choice.name, choice.value)).collect();
+    // The files of these may be changed one day, and then it would be another host that the server does not know.
+    options_of.extend([format!("--hostnqn={host_nqn}"), format!("--hostid={host_id}")]);
     options_of.sort();
+    for name in [host_nqn, host_id] {
+        if !is_plain(name) {
+            return Err(Refusal::Option(AddressError::Name(name.clone()).to_string()));
+        }
+    }
     plan.steps.push(Step::Module { name: crate::host::module(transport).to_owned() });
     let nqn = plan.offer.name.clone();
-    read_ahead(plan, &format!("KERNEL==\"nvme*n*\", ATTRS{{subsysnqn}}==\"{nqn}\""));
+    let disk = format!(
+        "KERNEL==\"nvme*n*\", ATTRS{{subsysnqn}}==\"{nqn}\", ATTR{{nsid}}==\"{}\"",
+        plan.offer.unit
+    );
+    read_ahead(plan, &[disk]);
     let policy = policy(plan, host);
     let paths: Vec<NvmePath> = plan
         .offer
@@ -536,7 +652,8 @@ fn of_nvme(plan: &mut Plan, host: &Host, options: &Options) -> Result<(), Refusa
     for (number, path) in paths.iter().enumerate() {
         let options = options_of.clone();
         plan.steps.push(Step::Controller { path: path.clone(), options, config: config.clone() });
-        at_boot(plan, host, path, &options_of, config.as_deref(), number + 1);
+        let own = connecting(path, &options_of, config.as_deref());
+        at_boot(plan, host, number + 1, "", &own);
     }
     plan.steps.extend(policy);
     if !host.systemd {
@@ -561,42 +678,64 @@ fn policy(plan: &mut Plan, host: &Host) -> Option<Step> {
     Some(Step::Policy { nqn, policy })
 }
 
-/// For a unit: whether nobody has connected the path yet, as for another namespace of the subsystem.
-fn is_missing(path: &NvmePath) -> String {
+/// The part of a unit that connects a path, unless somebody has done so already, as for another namespace of the subsystem.
+fn connecting(path: &NvmePath, options: &[String], config: Option<&str>) -> String {
     let NvmePath { nqn, address, port, .. } = path;
+    let address = address.replace('%', "%%");
+    let call = path.connect(options, config);
     format!(
-        "/bin/sh -c 'for c in /sys/class/nvme/nvme*; do if grep -qsxF {nqn} $$c/subsysnqn && grep -qsx {} $$c/transport && \
-         cut -d, -f1,2 $$c/address | grep -qxF traddr={address},trsvcid={port}; then exit 1; fi; done'",
-        path.kind()
+        "ExecStartPre=-/sbin/modprobe {}\nExecStart=/bin/sh -c 'for c in /sys/class/nvme/nvme*; do if grep -qsxF {nqn} $$c/subsysnqn && \
+         grep -qsx {} $$c/transport && cut -d, -f1,2 $$c/address | grep -qxF traddr={address},trsvcid={port}; then exit 0; fi; done; \
+         exec nvme {}'\n",
+        path.module(),
+        path.kind(),
+        words_of_unit(&call)
     )
 }
 
-/// A unit for each path, so that each tries again by itself.
-fn at_boot(
-    plan: &mut Plan,
-    host: &Host,
-    path: &NvmePath,
-    options: &[String],
-    config: Option<&str>,
-    number: usize,
-) {
+/// A unit for each path, so that each tries again by itself, however long its server takes. `simple`, because what is `oneshot`
+/// holds up the start of the machine for as long, and is not started again before systemd 244.
+fn at_boot(plan: &mut Plan, host: &Host, number: usize, after: &str, service: &str) {
     let name = format!("lunet-attach-{}-{number}.service", plan.name);
-    let call = path.connect(options, config);
-    let words: Vec<String> = call.args.iter().map(|arg| arg.replace('%', "%%")).collect();
     let text = format!(
-        "{}[Unit]\nDescription=Path {number} of {}, attached by lunet\nWants=network-online.target remote-fs-pre.target\n\
-         After=network-online.target\nBefore=remote-fs-pre.target\nStartLimitIntervalSec=0\n\n[Service]\nType=oneshot\n\
-         RemainAfterExit=yes\nExecCondition={}\nExecStartPre=-/sbin/modprobe {}\nExecStart=/usr/sbin/nvme {}\nRestart=on-failure\n\
-         RestartSec=10\n\n[Install]\nWantedBy=multi-user.target\n",
+        "{}[Unit]\nDescription=Path {number} of {}, attached by lunet\nWants=network-online.target\n\
+         After=network-online.target{after}\nStartLimitIntervalSec=0\n\n[Service]\nType=simple\nRemainAfterExit=yes\n{service}\
+         Restart=on-failure\nRestartSec=10\n\n[Install]\nWantedBy=multi-user.target\n",
         head(&plan.name),
         plan.name,
-        is_missing(path),
-        path.module(),
-        words.join(" ")
     );
     let reload = if host.systemd { vec![Call::new("systemctl daemon-reload")] } else { Vec::new() };
     plan.steps.push(Step::file(&format!("/etc/systemd/system/{name}"), text, reload));
     if host.systemd {
         plan.steps.push(unit(&name, false));
     }
+}
+
+/// A rule of udev that has systemd mount a file system when its disk comes. systemd itself waits for the disk of a line of fstab
+/// with `nofail` for a minute and a half after the start, and mounts it no more if it comes later.
+#[must_use]
+pub fn mount_rule(name: &str, uuid: &str, directory: &str) -> Option<(String, String)> {
+    // Backslashes are read by systemd once more.
+    let mount = mount_unit(directory).replace('\\', r"\\");
+    let rule = format!(
+        "{}ACTION==\"add|change\", SUBSYSTEM==\"block\", ENV{{ID_FS_UUID}}==\"{uuid}\", TAG+=\"systemd\", \
+         ENV{{SYSTEMD_WANTS}}+=\"{mount}\"\n",
+        head(name)
+    );
+    let path = format!("/etc/udev/rules.d/90-lunet-attach-{name}-mount.rules");
+    is_plain(uuid).then_some((path, rule))
+}
+
+/// The unit of a mount, as systemd-escape(1) names it.
+fn mount_unit(directory: &str) -> String {
+    let mut name = String::new();
+    for byte in directory.trim_matches('/').bytes() {
+        match byte {
+            b'/' => name.push('-'),
+            b'.' if name.is_empty() => name.push_str("\\x2e"),
+            b if b.is_ascii_alphanumeric() || b":_.".contains(&b) => name.push(char::from(b)),
+            b => name += &format!("\\x{b:02x}"),
+        }
+    }
+    name + ".mount"
 }

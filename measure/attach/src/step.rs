@@ -112,6 +112,9 @@ pub enum Step {
         enabled: bool,
         /// It was active.
         active: bool,
+        /// What needed it before.
+        #[serde(default)]
+        users: Vec<String>,
     },
     /// A record of open-iscsi.
     Record {
@@ -247,7 +250,8 @@ impl Step {
                     |text: &str| tuner::set(text, vec![(Key::Start(line.clone()), line.clone())]);
                 *edit = Some(tuner::Step::edit(cx.machine(), path, change)?);
             }
-            Self::Unit { unit, enabled, active, .. } => {
+            Self::Unit { unit, enabled, active, users, .. } => {
+                *users = users_of(cx.source(), unit);
                 let is =
                     |what| cx.system.start(&Call::new(&format!("systemctl {what} --quiet {unit}")));
                 *enabled = is("is-enabled")?.code == 0;
@@ -287,8 +291,12 @@ impl Step {
                 made.clone_from(folders);
             }
             (Self::Map { listed, .. }, Self::Map { listed: first, .. }) => *listed = *first,
-            (Self::Unit { enabled, active, .. }, Self::Unit { enabled: on, active: now, .. }) => {
+            (
+                Self::Unit { enabled, active, users, .. },
+                Self::Unit { enabled: on, active: now, users: before, .. },
+            ) => {
                 (*enabled, *active) = (*on, *now);
+                users.clone_from(before);
             }
             _ => {}
         }
@@ -365,7 +373,16 @@ impl Step {
                 return Ok(kept);
             }
             Self::Line { .. } => {}
-            Self::Unit { unit, now, enabled, active } => {
+            Self::Unit { unit, now, enabled, active, users } => {
+                let mut others = users_of(cx.source(), unit);
+                others.retain(|user| !users.contains(user));
+                if let Some(user) = others.first().filter(|_| !enabled || (*now && !active)) {
+                    return Ok(vec![format!("{unit} stays on, because {user} needs it by now")]);
+                }
+                if unit.starts_with(OWN) {
+                    // It may be trying again, and would go on.
+                    run(Call::new("systemctl stop").with([unit]).within(ENDING))?;
+                }
                 if !enabled {
                     run(Call::new("systemctl disable --quiet").with([unit]))?;
                 }
@@ -514,7 +531,7 @@ impl Step {
                 vec![Call::new(enable).with([unit])]
             }
             Self::Record { path, settings, .. } => vec![path.call("new"), path.update(settings)],
-            Self::Session { path } => vec![path.node().with(["--login"]).within(LOGIN)],
+            Self::Session { path } => vec![path.login()],
             Self::Controller { path, options, config } => {
                 vec![path.connect(options, config.as_deref())]
             }
@@ -578,6 +595,49 @@ fn without_nulls(value: &mut serde_json::Value) {
     }
 }
 
+/// How the names of lunet's own units begin.
+const OWN: &str = "lunet-attach-";
+
+/// What needs a service of the system's, in words.
+fn users_of(source: &dyn Source, unit: &str) -> Vec<String> {
+    match unit {
+        "multipathd.service" => disk::maps(source)
+            .iter()
+            .map(|wwid| format!("the disk of several paths {wwid}"))
+            .collect(),
+        "open-iscsi.service" | "iscsi.service" => {
+            let mut found = automatic_records(source);
+            let sessions = host::sessions(source);
+            found.extend(sessions.iter().map(|session| {
+                let place = place(&session.address, session.port);
+                format!("the session with {} at {place}", session.target)
+            }));
+            found
+        }
+        _ => Vec::new(),
+    }
+}
+
+/// Records that open-iscsi logs in by when the machine starts.
+fn automatic_records(source: &dyn Source) -> Vec<String> {
+    let mut found = Vec::new();
+    for root in RECORDS {
+        for target in source.names(root) {
+            for portal in source.names(&format!("{root}/{target}")) {
+                let folder = format!("{root}/{target}/{portal}");
+                let is_automatic = source.names(&folder).iter().any(|iface| {
+                    let text = source.read(&format!("{folder}/{iface}")).unwrap_or_default();
+                    value_of(&text, "node.startup").is_some_and(|value| value != "manual")
+                });
+                if is_automatic {
+                    found.push(format!("the record of {target} at {portal}"));
+                }
+            }
+        }
+    }
+    found
+}
+
 /// The WWIDs that multipath makes disks of: multipathd makes the file when it first sees a disk.
 pub const WWIDS: &str = "/etc/multipath/wwids";
 
@@ -592,6 +652,12 @@ impl Path {
         let portal = format!("{},{}", self.place(), self.tag);
         Call::new("iscsiadm -m node -T")
             .with([&self.target, "-p", &portal, "-I", &self.iface].map(|s: &str| s))
+    }
+
+    /// The command that logs in.
+    #[must_use]
+    pub fn login(&self) -> Call {
+        self.node().with(["--login"]).within(LOGIN)
     }
 
     fn call(&self, operation: &str) -> Call {

@@ -434,6 +434,102 @@ fn two_luns_of_a_target_share_its_session() {
     assert_eq!(fake.state(), before);
 }
 
+/// The settings of a session, or of the paths of a subsystem, are those of all its disks.
+#[test]
+fn a_second_disk_of_a_session_cannot_have_other_settings() {
+    for (transport, portals, profile, said) in [
+        (Transport::Iscsi, 1, Profile::Database, "node.session.cmds_max is 512, and would be 128"),
+        (Transport::Iscsi, 2, Profile::Vm, "replacement_timeout is 600, and would be 15"),
+        (Transport::NvmeTcp, 1, Profile::Database, "--ctrl-loss-tmo=600"),
+    ] {
+        let fake = Fake::new();
+        let first = planned(&fake, transport, 1, &Options::default());
+        attach(&fake, &first, &secrets(), &[], STATE).expect("attached");
+        let mut other = offer(transport, portals);
+        other.unit += 1;
+        let user = if transport.is_nvme() { "" } else { "joe@" };
+        let url = |user| address(&format!("{}://{user}192.0.2.1", transport.scheme()));
+        let again = |user, profile| {
+            let options = Options { profile, ..Options::default() };
+            let offers = server(vec![other.clone()]);
+            plan(&url(user), &Host::look(&fake), &offers, &options, &there(&fake))
+        };
+        let refused = again(user, profile).expect_err("other settings").to_string();
+        assert!(refused.contains(said) && refused.contains("--profile vm"), "{refused}");
+        if portals == 1 {
+            again(user, Profile::Vm).expect("the same settings");
+        }
+        if !transport.is_nvme() {
+            let refused = again("jim@", Profile::Vm).expect_err("another user").to_string();
+            assert!(portals == 2 || refused.contains("the CHAP user is joe"), "{refused}");
+        }
+    }
+}
+
+/// A service that somebody has begun to use since is not taken from him.
+#[test]
+fn a_service_that_others_use_by_now_stays_on() {
+    let fake = Fake::new();
+    let plan = planned(&fake, Transport::Iscsi, 2, &Options::default());
+    attach(&fake, &plan, &secrets(), &[], STATE).expect("attached");
+    fake.tree.borrow_mut().file("/sys/block/dm-7/dm/uuid", "mpath-3600");
+    let record = "/etc/iscsi/nodes/iqn.x/192.0.2.9,3260,1/default";
+    fake.tree.borrow_mut().file(record, "node.startup = automatic\n");
+    let kept = clear(&fake).expect("detached");
+    let wants = "/etc/systemd/system/multi-user.target.wants";
+    for (unit, user) in [("multipathd.service", "3600"), ("open-iscsi.service", "iqn.x")] {
+        assert!(kept.iter().any(|kept| kept.contains(unit) && kept.contains(user)), "{kept:?}");
+        assert!(lunet_host::source::Source::read(&fake, &format!("{wants}/{unit}")).is_some());
+    }
+    // What was in use before is no reason to leave it on.
+    let fake = Fake::new();
+    fake.tree.borrow_mut().file("/sys/block/dm-7/dm/uuid", "mpath-3600");
+    let before = fake.state();
+    let plan = planned(&fake, Transport::Iscsi, 2, &Options::default());
+    attach(&fake, &plan, &secrets(), &[], STATE).expect("attached");
+    assert_eq!(clear(&fake), Ok(Vec::new()));
+    assert_eq!(fake.state(), before);
+}
+
+/// A server that starts later than this machine, and a disk that comes when systemd has given up waiting for it.
+#[test]
+fn what_comes_late_after_a_reboot_is_connected_and_mounted() {
+    for (transport, portals) in CASES {
+        let fake = Fake::new();
+        let plan = planned(&fake, transport, portals, &mounted());
+        attach(&fake, &plan, &secrets(), &[], STATE).expect("attached");
+        let read = |path: &str| lunet_host::source::Source::read(&fake, path);
+        for number in 1..=portals {
+            let unit = format!("lunet-attach-{}-{number}.service", plan.name);
+            let text = read(&format!("/etc/systemd/system/{unit}")).expect("a unit");
+            assert!(text.contains("\nType=simple\n") && text.contains("\nRestart=on-failure\n"));
+            assert!(text.contains(&format!("192.0.2.{number}")), "{text}");
+            let wants = format!("/etc/systemd/system/multi-user.target.wants/{unit}");
+            assert!(read(&wants).is_some(), "{unit} is enabled");
+        }
+        let rule = format!("/etc/udev/rules.d/90-lunet-attach-{}-mount.rules", plan.name);
+        let rule = read(&rule).expect("a rule");
+        let wanted =
+            r#"ENV{ID_FS_UUID}=="u-1", TAG+="systemd", ENV{SYSTEMD_WANTS}+="srv-a\\x20b.mount""#;
+        assert!(rule.contains(wanted), "{rule}");
+        clear(&fake).expect("detached");
+        // A unit that is trying again does not go on when its file is gone.
+        let stop = format!("systemctl stop lunet-attach-{}-1.service", plan.name);
+        assert!(fake.ran.borrow().contains(&stop));
+    }
+}
+
+/// The file of the host's name may be changed, and the paths still come back as the host that the server knows.
+#[test]
+fn a_host_stays_who_it_was_when_it_was_attached() {
+    let fake = Fake::new();
+    let plan = planned(&fake, Transport::NvmeTcp, 1, &Options::default());
+    let text = page::plan(&plan);
+    let host = "--hostid=0f01fb42-9f7f-4856-b0b3-51e60b8de349";
+    assert!(text.lines().filter(|line| line.contains(host)).count() == 2, "{text}");
+    assert!(text.contains("--hostnqn=nqn.2014-08.org.nvmexpress:uuid:0f01fb42"), "{text}");
+}
+
 #[test]
 fn a_session_that_is_not_ours_is_left_alone() {
     let fake = Fake::new();
@@ -520,6 +616,9 @@ fn profiles_set_queues_and_timeouts() {
         "{text}"
     );
     assert!(text.contains("--ctrl-loss-tmo=-1"), "{text}");
+    let options = Options { profile: Profile::Backup, ..Options::default() };
+    let text = page::plan(&planned(&fake, Transport::Iscsi, 2, &options));
+    assert!(text.contains("ENV{DM_UUID}==\"mpath-36024c4e0\", ATTR{queue/read_ahead_kb}=\"4096\""));
 }
 
 #[test]
