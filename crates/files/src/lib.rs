@@ -360,9 +360,14 @@ impl From<Unremoved> for io::Error {
 pub fn remove(path: &Path) -> Result<bool, Unremoved> {
     match fs::remove(path) {
         Ok(()) => sync_parent(path).map(|()| true).map_err(Unremoved::Unsynced),
-        Err(error) if error.kind() == ErrorKind::NotFound => Ok(false),
+        // A file system that takes no writes refuses to remove even what is not there.
+        Err(_) if is_gone(path) => Ok(false),
         Err(error) => Err(Unremoved::There(error)),
     }
+}
+
+fn is_gone(path: &Path) -> bool {
+    path.symlink_metadata().is_err_and(|error| error.kind() == ErrorKind::NotFound)
 }
 
 /// Removes what a replacement has left that was cut short.
