@@ -18,11 +18,18 @@ pub enum Platform {
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum ScriptError {
     /// The address has no name.
-    #[error("the script needs the target: write iscsi://HOST/TARGET/LUN")]
+    #[error(
+        "the script needs the target or subsystem: write iscsi://HOST/TARGET/LUN, or nvme-tcp://HOST/NQN"
+    )]
     NoTarget,
-    /// The machine has no such transport, or nobody has tried it.
-    #[error("there is no script for {0} there: see nvme.md and roce.md, or use iscsi://")]
-    Transport(Transport),
+    /// The machine has no such transport.
+    #[error("there is no script for {transport}: {why}")]
+    Transport {
+        /// What was asked for.
+        transport: Transport,
+        /// Why there is none, and what else there is.
+        why: &'static str,
+    },
 }
 
 /// The script that attaches a disk there.
@@ -31,22 +38,37 @@ pub enum ScriptError {
 /// Something is missing in the address, or is not for that machine.
 pub fn script(platform: Platform, address: &Address) -> Result<String, ScriptError> {
     let transport = address.transport.unwrap_or(Transport::Iscsi);
-    let possible = match platform {
-        Platform::Esxi => matches!(transport, Transport::Iscsi | Transport::Iser),
-        Platform::Windows | Platform::Libvirt => transport == Transport::Iscsi,
-    };
-    if !possible {
-        return Err(ScriptError::Transport(transport));
+    if let Some(why) = lacks(platform, transport) {
+        return Err(ScriptError::Transport { transport, why });
     }
     let target = address.name.as_deref().ok_or(ScriptError::NoTarget)?;
-    let port = address.port.unwrap_or(3260);
+    let port = address.port.unwrap_or(if transport.is_nvme() { 4420 } else { 3260 });
     Ok(match platform {
+        Platform::Esxi if transport.is_nvme() => esxi_nvme(transport, &address.host, port, target),
         Platform::Esxi => {
             esxi(transport, &place(&address.host, port), target, address.user.as_deref())
         }
         Platform::Windows => windows(&address.host, port, target, address.user.as_deref()),
         Platform::Libvirt => libvirt(address, port, target),
     })
+}
+
+/// Why a machine cannot be attached by a transport.
+const fn lacks(platform: Platform, transport: Transport) -> Option<&'static str> {
+    match (platform, transport) {
+        (Platform::Esxi, _) | (_, Transport::Iscsi) => None,
+        (Platform::Windows, Transport::Iser) => Some("Windows has no iSER: use iscsi://"),
+        (Platform::Windows, _) => {
+            Some("Windows has no host of NVMe over networks of its own: use iscsi://")
+        }
+        (Platform::Libvirt, Transport::Iser) => Some(
+            "QEMU's initiator does without RDMA as libvirt starts it: use iscsi://, or attach the host",
+        ),
+        (Platform::Libvirt, _) => Some(
+            "libvirt's own NVMe is for drives in the host: attach the host (`lunet attach` without --for), and give the machine the \
+             disk, as libvirt.md shows",
+        ),
+    }
 }
 
 /// A word of a shell.
@@ -97,6 +119,37 @@ esxcli storage nmp satp rule add --satp=VMW_SATP_ALUA --psp=VMW_PSP_RR \
 esxcli iscsi adapter discovery sendtarget add --adapter="$adapter" --address="$portal"
 esxcli storage core adapter rescan --adapter="$adapter"
 esxcli storage core path list | grep -F -B 12 -A 4 "$target" || esxcli storage core path list
+"#
+    )
+}
+
+fn esxi_nvme(transport: Transport, host: &str, port: u16, nqn: &str) -> String {
+    let (kind, tag) = match transport {
+        Transport::NvmeRdma => ("RDMA", "NVMeRDMA"),
+        _ => ("TCP", "NVMeTCP"),
+    };
+    let (host, nqn) = (shell(host), shell(nqn));
+    format!(
+        r#"#!/bin/sh
+# Run in the ESXi shell (ESXi 7.0 U3 or later), with the network card and the VMkernel adapter that lead to the server:
+#     sh attach.sh vmnic4 vmk1
+# Not tried on a real ESXi host; see roce.md and nvme.md. Blocks of the namespace must have 512 bytes.
+set -e
+nic=${{1:?the network card, as vmnic4}}
+vmk=${{2:?the VMkernel adapter, as vmk1}}
+address={host}
+nqn={nqn}
+esxcli network ip interface tag add --interface-name="$vmk" --tagname={tag} || true
+esxcli nvme fabrics enable --protocol {kind} --device "$nic" || true
+adapter=$(esxcli nvme adapter list | awk '/{kind}/ {{print $1; exit}}')
+[ -n "$adapter" ] || {{ echo 'there is no adapter for NVMe over {kind}' >&2; exit 1; }}
+# The subsystem has to let this name in:
+esxcli nvme info get
+# Discovery shows the other portals; repeat the next line with each of them.
+esxcli nvme fabrics discover --adapter "$adapter" --ip-address "$address" --port-number {port}
+# It is persistent: ESXi connects again when it starts.
+esxcli nvme fabrics connect --adapter "$adapter" --ip-address "$address" --port-number {port} --subsystem-nqn "$nqn"
+esxcli nvme namespace list
 "#
     )
 }
