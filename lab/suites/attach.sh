@@ -126,6 +126,55 @@ test_what_is_killed_can_be_detached_and_attached_again() {
     done
 }
 
+# lunet is killed, and its login goes on and comes through later.
+test_a_login_that_outlives_its_lunet_is_taken_up() {
+    local url=iscsi://127.0.0.1/$IQN/0
+    target_start size=64
+    remember
+    mkdir -p /run/killer
+    rm -f /run/killer/*
+    printf '#!/bin/sh\ncase $* in *--login) rm /run/killer/iscsiadm; kill -9 $PPID; sleep 5 ;; esac\nexec /sbin/iscsiadm "$@"\n' >/run/killer/iscsiadm
+    chmod +x /run/killer/iscsiadm
+    PATH=/run/killer:$PATH fails attached $url
+    attached $url 2>/run/told
+    grep -q 'is still at work: it is waited for' /run/told
+    same "$(ls /sys/class/iscsi_session | wc -l)" 1
+    "$LUNET" attach --status
+    # A journal that nobody can read is in its own way only.
+    echo '{"version": 1, "na' >/var/lib/lunet-attach/broken.json
+    "$LUNET" attach --status >/run/status 2>/run/told && return 1 || [ $? = 2 ]
+    grep -q 'as it was set' /run/status
+    grep -q 'broken.json is damaged' /run/told
+    "$LUNET" detach lab-0
+    fails "$LUNET" detach broken
+    rm -r /var/lib/lunet-attach
+    nothing_is_left
+}
+
+# Its server is gone for good, with a file system mounted and something not yet written: nothing may hang.
+test_a_disk_without_its_server_is_given_up_by_force() {
+    lunet_only "the server is killed"
+    local name url
+    nvme_start size=64 both=1
+    remember
+    for url in iscsi://127.0.0.1/$IQN/0 nvme-tcp://127.0.0.1/$NQN/1; do
+        name=lab-${url##*/}
+        attached $url --mount /mnt/at --mkfs ext4
+        echo lost >/mnt/at/lost
+        stop -9
+        within 60 eval "! cat /sys/class/iscsi_session/*/state /sys/class/nvme/nvme*/state 2>/dev/null | grep -qx -e LOGGED_IN -e live"
+        fails timeout 60 "$LUNET" detach $name 2>/run/refused
+        grep -q "lunet detach --force $name" /run/refused
+        grep -q /mnt/at /proc/mounts
+        timeout 120 "$LUNET" detach --force $name >/run/forced
+        grep -q '^Kept: /mnt/at is unmounted, and what was written to it .* is lost' /run/forced
+        nothing_is_left
+        truncate -s 0 /var/lib/lab/disk0
+        truncate -s 64M /var/lib/lab/disk0
+        start_again
+    done
+}
+
 # Another host's reservation, and data that only a look into the middle of the disk finds.
 test_only_a_disk_that_is_free_and_empty_is_formatted() {
     local d url=iscsi://127.0.0.1/$IQN/0
@@ -146,7 +195,9 @@ test_only_a_disk_that_is_free_and_empty_is_formatted() {
     "$LUNET" attach $url --mount /mnt/at --mkfs ext4 --dry-run >/run/plan
     fails grep -q 'has reserved' /run/plan
     d=$(login 127.0.0.1:3260)
-    sg_persist --out --clear --param-rk=0xabc "$d" >/dev/null
+    # Another session of the same host is another registrant.
+    sg_persist --out --register-ignore --param-sark=0xdef "$d" >/dev/null
+    sg_persist --out --clear --param-rk=0xdef "$d" >/dev/null
     echo data | dd of="$d" bs=1 seek=$((200 * (512 << 20) / 4096)) conv=notrunc,fsync status=none
     logout
     iscsiadm -m node -o delete

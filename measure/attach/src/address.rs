@@ -219,11 +219,14 @@ pub fn place(host: &str, port: u16) -> String {
     }
 }
 
-/// Whether two texts are the same address: IPv6 has several for one.
+/// Whether two texts are the same address: IPv6 has several for one. Those of two interfaces are two.
 #[must_use]
 pub fn is_same_host(a: &str, b: &str) -> bool {
-    let number = |text: &str| text.parse::<IpAddr>().ok();
-    a == b || number(a).is_some_and(|address| Some(address) == number(b))
+    let parts = |text: &str| {
+        let (address, scope) = text.split_once('%').unwrap_or((text, ""));
+        Some((address.parse::<IpAddr>().ok()?, scope.to_owned()))
+    };
+    a == b || parts(a).is_some_and(|parts_of_a| Some(parts_of_a) == parts(b))
 }
 
 /// Without options.

@@ -12,7 +12,7 @@ use crate::journal::{Attachment, State};
 use crate::plan::{FileSystem, Plan, mount_rule};
 use crate::server::Secrets;
 use crate::step::{Context, Step, WWIDS};
-use crate::system::{Call, System};
+use crate::system::{Call, LOCK, System};
 
 /// How long a disk is waited for, once its paths are there.
 const PATIENCE: Duration = Duration::from_secs(30);
@@ -73,6 +73,48 @@ pub fn check_directory(source: &dyn Source, directory: &str) -> Result<(), Fault
     }
 }
 
+/// Waits for programs that a run has left behind which was killed, as a login that is still tried: what they are about to do could be
+/// neither seen nor taken back. Tells once what it waits for.
+///
+/// # Errors
+/// One does not end.
+pub fn settled(
+    system: &dyn System,
+    patience: Duration,
+    tell: &mut dyn FnMut(&str),
+) -> Result<(), Fault> {
+    let since = Instant::now();
+    let source = system.machine().source();
+    let mut is_told = false;
+    loop {
+        let Some((process, name)) = left_over(source).into_iter().next() else { return Ok(()) };
+        if !is_told {
+            tell(&format!(
+                "an earlier run was killed, and its {name} (process {process}) is still at work: it is waited for"
+            ));
+            is_told = true;
+        }
+        if !system.wait(since, patience) {
+            return Err(Fault(format!(
+                "{name} (process {process}) of an earlier run that was killed is still at work: wait for its end, or end it by \
+                 `kill {process}`, and try again"
+            )));
+        }
+    }
+}
+
+/// Processes whose standard input is the lock's file, and their names.
+fn left_over(source: &dyn Source) -> Vec<(u32, String)> {
+    let processes = source.names("/proc").into_iter().filter_map(|name| name.parse().ok());
+    let is_one =
+        |process: &u32| source.link(&format!("/proc/{process}/fd/0")).as_deref() == Some(LOCK);
+    let named = |process: u32| {
+        let name = source.text(&format!("/proc/{process}/comm"));
+        (process, name.unwrap_or_else(|| "a program".to_owned()))
+    };
+    processes.filter(is_one).map(named).collect()
+}
+
 /// Attaches a disk: all of it, or nothing.
 ///
 /// # Errors
@@ -99,7 +141,7 @@ pub fn attach(
         plan.profile,
     );
     attachment.mount.clone_from(&plan.mount);
-    let cx = Context { system, secrets, others: &others };
+    let cx = Context { system, secrets, others: &others, force: false };
     let listed = source.read(WWIDS).is_some();
     let mut work = Work { cx, state, attachment, listed };
     match work.all(plan) {

@@ -30,12 +30,18 @@ pub struct Fake {
     pub fail_at: Cell<Option<usize>>,
     /// The change at which the program is killed.
     pub die_at: Cell<Option<usize>>,
+    /// The change from which on no file can be written, for lack of room.
+    pub full_at: Cell<Option<usize>>,
+    /// No file below this can be written or removed.
+    pub read_only: RefCell<Option<String>>,
     /// A device that something holds which only the kernel knows.
     pub held: RefCell<Option<String>>,
     /// The device that a mount takes for the one that was meant.
     pub copy: RefCell<Option<String>>,
     /// What the disks of the sessions are known by, if it is not the same for all.
     pub naa: RefCell<Vec<String>>,
+    /// A read of the disk does not come back.
+    pub silent: Cell<bool>,
     dead: Cell<bool>,
     next: Cell<usize>,
 }
@@ -75,9 +81,12 @@ impl Fake {
             changes: Cell::new(0),
             fail_at: Cell::new(None),
             die_at: Cell::new(None),
+            full_at: Cell::new(None),
+            read_only: RefCell::default(),
             held: RefCell::default(),
             copy: RefCell::default(),
             naa: RefCell::default(),
+            silent: Cell::new(false),
             dead: Cell::new(false),
             next: Cell::new(1),
         }
@@ -93,6 +102,24 @@ impl Fake {
         self.dead.set(false);
         self.die_at.set(None);
         self.fail_at.set(None);
+    }
+
+    /// The server is away.
+    pub fn paths_are_gone(&self) {
+        self.set_paths("FAILED", "connecting");
+    }
+
+    /// It is back.
+    pub fn paths_are_back(&self) {
+        self.set_paths("LOGGED_IN", "live");
+    }
+
+    fn set_paths(&self, session: &str, controller: &str) {
+        for (folder, state) in [(BASE, session), ("/sys/class/nvme", controller)] {
+            for id in self.names(folder) {
+                self.tree.borrow_mut().file(&format!("{folder}/{id}/state"), state);
+            }
+        }
     }
 
     fn gate(&self) -> Result<(), Fault> {
@@ -256,7 +283,7 @@ impl Fake {
                     + &format!("{device} {at} ext4 rw 0 0\n");
                 self.tree.borrow_mut().file("/proc/mounts", &mounts);
             }
-            ("umount", [at]) => {
+            ("umount", [at] | ["-l", at]) => {
                 let at = crate::disk::word(at);
                 let mounts = self.tree.borrow().read("/proc/mounts").unwrap();
                 let is_there = |line: &&str| line.contains(&format!(" {at} "));
@@ -305,6 +332,13 @@ impl Machine for Fake {
 
     fn put(&self, path: &str, kept: Option<&Kept>) -> Result<(), Fault> {
         self.gate()?;
+        let full = self.full_at.get().is_some_and(|from| self.changes.get() > from);
+        let read_only = self.read_only.borrow();
+        let read_only = read_only.as_ref().is_some_and(|top| path.starts_with(top.as_str()));
+        if (full && kept.is_some()) || (read_only && (kept.is_some() || self.read(path).is_some()))
+        {
+            return Err(Fault("no space left on device, or a read-only file system".to_owned()));
+        }
         let mut tree = self.tree.borrow_mut();
         match kept {
             Some(kept) => tree.file(path, &String::from_utf8(kept.bytes.clone()).unwrap()),
@@ -342,6 +376,12 @@ impl System for Fake {
                 Disk::Blank | Disk::Unknown | Disk::Table => no(2),
                 Disk::Ext4 => ok("UUID=u-1\nTYPE=ext4\nUSAGE=filesystem\n"),
                 Disk::Lvm => ok("UUID=u-2\nTYPE=LVM2_member\nUSAGE=raid\n"),
+            };
+        }
+        if call.program == "dd" {
+            return match self.silent.get() {
+                true => Err(Fault("it did not end".to_owned())),
+                false => ok(""),
             };
         }
         if call.program == "wipefs" {

@@ -1,5 +1,7 @@
 //! What was attached, written down before it is done.
 
+use std::fmt;
+
 use lunet_host::apply::{Fault, Kept, Machine};
 use serde::{Deserialize, Serialize};
 
@@ -112,30 +114,66 @@ fn path(state: &str, name: &str) -> String {
     format!("{state}/{name}.json")
 }
 
+/// What the journals say.
+#[derive(Clone, Debug, Default)]
+pub struct Journals {
+    /// What is attached, by its name.
+    pub all: Vec<Attachment>,
+    /// Journals that cannot be read.
+    pub damaged: Vec<Damaged>,
+}
+
+/// A journal that cannot be read: nobody knows what to take back, and all else goes on.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct Damaged {
+    /// By what it was known.
+    pub name: String,
+    /// Its file.
+    pub journal: String,
+    /// What is wrong with it.
+    pub why: String,
+}
+
+impl fmt::Display for Damaged {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { name, journal, why } = self;
+        write!(
+            f,
+            "{name} cannot be told or taken back, because its journal {journal} is damaged ({why}): restore the file; or take back by \
+             hand what names {name} below /etc (fstab, systemd, udev, multipath, nvme) and its sessions (`iscsiadm -m session`, `nvme \
+             list-subsys`), and remove it"
+        )
+    }
+}
+
 /// All of them, by their names.
-///
-/// # Errors
-/// One cannot be read, or has an unknown form.
-pub fn all(machine: &dyn Machine, state: &str) -> Result<Vec<Attachment>, Fault> {
-    let mut found = Vec::new();
+#[must_use]
+pub fn all(machine: &dyn Machine, state: &str) -> Journals {
+    let mut found = Journals::default();
     for file in machine.source().names(state) {
         let Some(name) = file.strip_suffix(".json") else { continue };
-        let path = path(state, name);
-        let wrong = |what: String| {
-            Fault(format!(
-                "the journal {path}: {what}; restore it, or move it away, and take back by hand what it says"
-            ))
-        };
-        let Some(kept) = machine.get(&path).map_err(|fault| wrong(fault.0))? else { continue };
-        let json: serde_json::Value =
-            serde_json::from_slice(&kept.bytes).map_err(|error| wrong(error.to_string()))?;
-        if json["version"] != VERSION {
-            let is = &json["version"];
-            return Err(Fault(format!(
-                "the journal {path}: it has the form {is}, and this lunet knows {VERSION}: detach with the lunet that wrote it"
-            )));
+        match read(machine, &path(state, name)) {
+            Ok(Some(attachment)) if attachment.name == name => found.all.push(attachment),
+            Ok(None) => {}
+            wrong => found.damaged.push(Damaged {
+                name: name.to_owned(),
+                journal: path(state, name),
+                why: wrong.err().unwrap_or_else(|| "it is another one's".to_owned()),
+            }),
         }
-        found.push(serde_json::from_value(json).map_err(|error| wrong(error.to_string()))?);
     }
-    Ok(found)
+    found
+}
+
+fn read(machine: &dyn Machine, path: &str) -> Result<Option<Attachment>, String> {
+    let Some(kept) = machine.get(path).map_err(|fault| fault.0)? else { return Ok(None) };
+    let json: serde_json::Value =
+        serde_json::from_slice(&kept.bytes).map_err(|error| error.to_string())?;
+    let is = &json["version"];
+    if is != VERSION {
+        return Err(format!(
+            "it has the form {is}, and this lunet knows {VERSION}: the lunet that wrote it can detach it"
+        ));
+    }
+    serde_json::from_value(json).map(Some).map_err(|error| error.to_string())
 }

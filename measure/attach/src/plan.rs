@@ -5,7 +5,7 @@ use serde::Serialize;
 use crate::address::{Address, AddressError, Transport, is_plain, place};
 use crate::disk::wwid_of;
 use crate::host::{Host, SessionFact};
-use crate::journal::{Attachment, State};
+use crate::journal::{Attachment, Journals, State};
 use crate::profile::{Choice, Profile};
 use crate::server::{Disk, Offer, Portal, Server};
 use crate::step::{Chap, NvmePath, Path, Setting, Step};
@@ -164,8 +164,9 @@ pub fn plan(
     host: &Host,
     server: &Server,
     options: &Options,
-    there: &[Attachment],
+    journals: &Journals,
 ) -> Result<Plan, Refusal> {
+    let there = &journals.all;
     let mut offers = server.offers.clone();
     offers.sort_by_key(|offer| offer.transport);
     one_disk(address, &offers)?;
@@ -190,7 +191,7 @@ pub fn plan(
     not_taken.sort_by_key(|(transport, _)| *transport);
     let known_as = if offer.transport.is_nvme() { &host.host_nqn } else { &host.initiator_name };
     let mut plan = Plan {
-        name: free_name(&offer, there),
+        name: free_name(&offer, journals),
         url: address.to_string(),
         not_taken,
         known_as: known_as.clone(),
@@ -368,13 +369,15 @@ fn is_same(have: &Attachment, offer: &Offer) -> bool {
 }
 
 /// What the disk is known by: the end of the target's name, and its unit.
-fn free_name(offer: &Offer, there: &[Attachment]) -> String {
+fn free_name(offer: &Offer, journals: &Journals) -> String {
     let end = offer.name.rsplit(':').next().unwrap_or_default();
     let plain = |c: char| if c.is_ascii_alphanumeric() { c.to_ascii_lowercase() } else { '-' };
     let end: String = end.chars().map(plain).take(40).collect();
     let end = end.trim_matches('-');
     let base = format!("{}-{}", if end.is_empty() { "disk" } else { end }, offer.unit);
-    let is_free = |name: &String| there.iter().all(|have| have.name != *name);
+    let damaged = journals.damaged.iter().map(|have| &have.name);
+    let taken: Vec<&String> = journals.all.iter().map(|have| &have.name).chain(damaged).collect();
+    let is_free = |name: &String| !taken.contains(&name);
     let others = (2u32..).map(|number| format!("{base}-{number}"));
     std::iter::once(base.clone()).chain(others).find(is_free).unwrap_or(base)
 }

@@ -1,6 +1,6 @@
 //! What the server offers, asked by lunet's own initiators as this machine: nothing is changed at either end.
 
-use std::net::ToSocketAddrs;
+use std::net::{Ipv6Addr, SocketAddr, ToSocketAddrs};
 use std::time::Duration;
 
 use lunet_client::{Claims, Identity, Registrant, iscsi, nvme};
@@ -185,8 +185,10 @@ impl Asked<'_> {
         let own = self.own_portal(iscsi::PORT);
         let listed = listed.unwrap_or_default();
         let of_it = listed.iter().filter(|offer| offer.name == unit.target);
-        let mut portals: Vec<Portal> =
-            of_it.flat_map(|offer| &offer.addresses).filter_map(|text| portal(text)).collect();
+        let mut portals: Vec<Portal> = of_it
+            .flat_map(|offer| &offer.addresses)
+            .filter_map(|text| Some(in_scope(portal(text)?, &self.address.host)))
+            .collect();
         portals.sort_by_key(|portal| !own.contains(&(portal.address.clone(), portal.port)));
         portals.dedup();
         portals.extend(self.more(&portals, iscsi::PORT, Some(1)));
@@ -292,8 +294,10 @@ impl Asked<'_> {
                 offer.nqn, offer.address
             )));
         }
-        let mut portals: Vec<Portal> =
-            listed.iter().filter_map(|offer| portal(&offer.address)).collect();
+        let mut portals: Vec<Portal> = listed
+            .iter()
+            .filter_map(|offer| Some(in_scope(portal(&offer.address)?, &self.address.host)))
+            .collect();
         let own = self.own_portal(nvme::PORT);
         portals.sort_by_key(|portal| !own.contains(&(portal.address.clone(), portal.port)));
         portals.dedup();
@@ -441,10 +445,36 @@ fn of_others(claims: &Claims, own: &str) -> Vec<String> {
     all
 }
 
-/// The addresses of a host.
+/// The addresses of a host; those that are valid on one interface only with that (RFC 4007 section 11).
 fn addresses(host: &str, port: u16) -> Vec<(String, u16)> {
-    let found = (host, port).to_socket_addrs();
-    found.into_iter().flatten().map(|address| (address.ip().to_string(), port)).collect()
+    let named = host.split_once('%').map(|(_, scope)| scope);
+    let text = |address: SocketAddr| match address {
+        SocketAddr::V6(address) if address.scope_id() != 0 => {
+            let number = address.scope_id().to_string();
+            format!("{}%{}", address.ip(), named.unwrap_or(&number))
+        }
+        address => address.ip().to_string(),
+    };
+    let found = (host, port).to_socket_addrs().into_iter().flatten();
+    found.map(|address| (text(address), port)).filter(|(text, _)| is_word(text)).collect()
+}
+
+/// A portal as it is reached from here: a server lists its link-local addresses without the interface of this machine.
+fn in_scope(portal: Portal, host: &str) -> Portal {
+    let is_local =
+        |text: &str| text.parse().is_ok_and(|address: Ipv6Addr| address.is_unicast_link_local());
+    match host.split_once('%') {
+        Some((_, scope)) if is_local(&portal.address) => {
+            Portal { address: format!("{}%{scope}", portal.address), ..portal }
+        }
+        _ => portal,
+    }
+}
+
+/// Whether an address is a word of files and commands.
+fn is_word(address: &str) -> bool {
+    let plain = |c: char| c.is_ascii_alphanumeric() || ".:-_%".contains(c);
+    !address.is_empty() && address.chars().all(plain)
 }
 
 /// `192.0.2.10:3260,1`, `[2001:db8::1]:4420`
@@ -455,9 +485,8 @@ fn portal(text: &str) -> Option<Portal> {
     };
     let (address, port) = place.rsplit_once(':')?;
     let address = address.trim_start_matches('[').trim_end_matches(']');
-    let plain = |c: char| c.is_ascii_alphanumeric() || ".:-_%".contains(c);
-    let fine = !address.is_empty() && address.chars().all(plain);
-    fine.then(|| Some(Portal { address: address.to_owned(), port: port.parse().ok()?, tag }))?
+    is_word(address)
+        .then(|| Some(Portal { address: address.to_owned(), port: port.parse().ok()?, tag }))?
 }
 
 /// The bytes of a UUID.
@@ -471,7 +500,7 @@ fn uuid(text: &str) -> Option<[u8; 16]> {
 mod tests {
     use lunet_client::{Claims, Registrant};
 
-    use super::{Disk, Portal, of_others, portal, uuid};
+    use super::{Disk, Portal, addresses, in_scope, of_others, portal, uuid};
 
     #[test]
     fn portals_are_read_as_targets_write_them() {
@@ -481,6 +510,19 @@ mod tests {
         assert_eq!(portal("a b:3260,1"), None);
         assert_eq!(portal("host;rm:3260,1"), None);
         assert_eq!(portal("192.0.2.10"), None);
+    }
+
+    #[test]
+    fn link_local_addresses_keep_their_interface() {
+        let on = |host: &str| addresses(host, 1).into_iter().map(|(text, _)| text).collect();
+        let found: Vec<String> = on("fe80::1%lo");
+        assert_eq!(found, ["fe80::1%lo"]);
+        let found: Vec<String> = on("fe80::1%l'o");
+        assert_eq!(found, [""; 0]);
+        let listed = |text: &str| in_scope(portal(text).expect("a portal"), "fe80::1%lo").address;
+        assert_eq!(listed("[fe80::2]:3260,1"), "fe80::2%lo");
+        assert_eq!(listed("[2001:db8::1]:3260,1"), "2001:db8::1");
+        assert_eq!(listed("192.0.2.1:3260,1"), "192.0.2.1");
     }
 
     #[test]

@@ -1,5 +1,6 @@
 //! What is attached, and whether it is as it was set.
 
+use lunet_host::source::Source;
 use serde::Serialize;
 
 use crate::address::{Transport, place};
@@ -64,34 +65,9 @@ impl Status {
 #[must_use]
 pub fn status(system: &dyn System, attachment: &Attachment) -> Status {
     let source = system.machine().source();
-    let (sessions, controllers) = (host::sessions(source), host::controllers(source));
     let secrets = Secrets::default();
-    let cx = Context { system, secrets: &secrets, others: &[] };
-    let mut paths = Vec::new();
-    let mut found = None;
-    for step in &attachment.steps {
-        match step {
-            Step::Session { path } => {
-                let id = path.session(&sessions);
-                if let Some(session) = &id {
-                    let disk = disk::of_session(source, session, attachment.unit);
-                    let wwid = disk.as_ref().and_then(|disk| disk::wwid(source, disk));
-                    found = wwid.and_then(|wwid| disk::map_of(source, &wwid)).or(disk).or(found);
-                }
-                let state = sessions.iter().find(|session| Some(&session.id) == id.as_ref());
-                let state = state.map_or("gone", |session| session.state.as_str());
-                paths.push(path_state(path.place(), id, state, "LOGGED_IN"));
-            }
-            Step::Controller { path, .. } => {
-                let id = path.controller(&controllers);
-                let state = controllers.iter().find(|have| Some(&have.id) == id.as_ref());
-                let state = state.map_or("gone", |controller| controller.state.as_str());
-                found = found.or_else(|| disk::of_namespace(source, &path.nqn, attachment.unit));
-                paths.push(path_state(place(&path.address, path.port), id, state, "live"));
-            }
-            _ => {}
-        }
-    }
+    let cx = Context { system, secrets: &secrets, others: &[], force: false };
+    let found = device_of(source, attachment);
     let sectors = found.as_ref().and_then(|name| source.int(&format!("/sys/block/{name}/size")));
     let mount = attachment.mount.clone();
     let mut differs: Vec<String> =
@@ -110,7 +86,7 @@ pub fn status(system: &dyn System, attachment: &Attachment) -> Status {
         transport: attachment.transport,
         profile: attachment.profile,
         interrupted: attachment.state != State::Attached,
-        paths,
+        paths: paths(source, attachment),
         device: found.as_ref().map(|name| disk::device(source, name)),
         disk: found.as_ref().and_then(|name| disk::lasting_name(source, name)),
         bytes: sectors.and_then(|count| u64::try_from(count).ok()).map(|count| count * 512),
@@ -118,6 +94,47 @@ pub fn status(system: &dyn System, attachment: &Attachment) -> Status {
         mount,
         differs,
     }
+}
+
+/// The paths of an attachment.
+#[must_use]
+pub fn paths(source: &dyn Source, attachment: &Attachment) -> Vec<PathState> {
+    let (sessions, controllers) = (host::sessions(source), host::controllers(source));
+    let of = |step: &Step| match step {
+        Step::Session { path } => {
+            let id = path.session(&sessions);
+            let state = sessions.iter().find(|session| Some(&session.id) == id.as_ref());
+            let state = state.map_or("gone", |session| session.state.as_str());
+            Some(path_state(path.place(), id, state, "LOGGED_IN"))
+        }
+        Step::Controller { path, .. } => {
+            let id = path.controller(&controllers);
+            let state = controllers.iter().find(|have| Some(&have.id) == id.as_ref());
+            let state = state.map_or("gone", |controller| controller.state.as_str());
+            Some(path_state(place(&path.address, path.port), id, state, "live"))
+        }
+        _ => None,
+    };
+    attachment.steps.iter().filter_map(of).collect()
+}
+
+/// The disk of an attachment, if it is there: `sda`, `dm-2`, `nvme1n1`.
+#[must_use]
+pub fn device_of(source: &dyn Source, attachment: &Attachment) -> Option<String> {
+    let (sessions, controllers) = (host::sessions(source), host::controllers(source));
+    let of = |step: &Step| match step {
+        Step::Session { path } => {
+            let disk = disk::of_session(source, &path.session(&sessions)?, attachment.unit)?;
+            let map = disk::wwid(source, &disk).and_then(|wwid| disk::map_of(source, &wwid));
+            Some(map.unwrap_or(disk))
+        }
+        Step::Controller { path, .. } => {
+            path.controller(&controllers)?;
+            disk::of_namespace(source, &path.nqn, attachment.unit)
+        }
+        _ => None,
+    };
+    attachment.steps.iter().find_map(of)
 }
 
 fn path_state(portal: String, id: Option<String>, state: &str, good: &str) -> PathState {

@@ -19,6 +19,8 @@ const FOLDERS: [&str; 4] =
 const LOGIN: u64 = 130;
 /// A disk that is away holds what ends back.
 const ENDING: u64 = 90;
+/// For what should be done at once.
+const PATIENCE: u64 = 20;
 
 /// A name and a value.
 pub type Setting = (String, String);
@@ -186,6 +188,8 @@ pub struct Context<'a> {
     pub secrets: &'a Secrets,
     /// Steps of other attachments.
     pub others: &'a [Step],
+    /// The disk does not answer, and is given up.
+    pub force: bool,
 }
 
 impl Context<'_> {
@@ -406,16 +410,58 @@ impl Step {
                     run(Call::new("nvme disconnect -d").with([id]).within(ENDING))?;
                 }
             }
-            Self::Map { wwid, listed } => map_away(cx, wwid, *listed)?,
+            Self::Map { wwid, listed } => match map_away(cx, wwid, *listed) {
+                Err(fault) if cx.force => {
+                    return Ok(vec![format!("the disk of several paths {wwid}: {fault}")]);
+                }
+                done => done?,
+            },
             Self::Directory { path, made: true } => cx.machine().prune(path),
             Self::Directory { .. } => {}
             Self::Mount { directory } => {
-                if disk::mounted_at(cx.source(), directory).is_some() {
+                if disk::mounted_at(cx.source(), directory).is_none() {
+                } else if cx.force {
+                    // Its files are gone at once; the kernel may go on waiting, and that is not waited for.
+                    let call = Call::new("umount -l").with([directory]).within(PATIENCE);
+                    let _ = cx.system.start(&call);
+                    let lost = "what was written to it and was not on the disk yet is lost";
+                    return Ok(vec![format!("{directory} is unmounted, and {lost}")]);
+                } else {
                     run(Call::new("umount").with([directory]).within(ENDING))?;
                 }
             }
         }
         Ok(Vec::new())
+    }
+
+    /// Ends what leads to a disk that does not answer, so that what waits for it fails and goes on.
+    ///
+    /// # Errors
+    /// It cannot be ended.
+    pub(crate) fn cut(&self, cx: &Context<'_>) -> Result<(), Fault> {
+        let source = cx.source();
+        if cx.twin(self).is_some() {
+            return Ok(());
+        }
+        let call = match self {
+            Self::Map { wwid, .. } => {
+                let Some(map) = disk::map_of(source, wwid) else { return Ok(()) };
+                let name = source.text(&format!("/sys/block/{map}/dm/name")).unwrap_or(map);
+                let call = Call::new("dmsetup message").with([&name, "0", "fail_if_no_path"]);
+                // Without it the map waits as long as it is set to, and not for good.
+                let _ = cx.system.start(&call.within(PATIENCE));
+                return Ok(());
+            }
+            Self::Session { path } if path.session(&host::sessions(source)).is_some() => {
+                path.node().with(["--logout"])
+            }
+            Self::Controller { path, .. } => {
+                let Some(id) = path.controller(&host::controllers(source)) else { return Ok(()) };
+                Call::new("nvme disconnect -d").with([id])
+            }
+            _ => return Ok(()),
+        };
+        cx.system.run(&call.within(ENDING)).map(drop)
     }
 
     /// The disks that there are as long as the session or the controller is, whosever they are.

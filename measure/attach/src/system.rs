@@ -26,6 +26,13 @@ const PIECE: u64 = 1 << 20;
 /// Most of the output of a program that is kept, in bytes.
 const LONGEST: u64 = 1 << 20;
 
+/// Where the lock is that keeps two runs from changing the machine at once. It leaves nothing behind after a reboot.
+pub const RUN: &str = "/run/lunet-attach";
+
+/// The lock's file, which is empty. Each program that is run has it as its standard input: so those are known that outlive a run
+/// that was killed.
+pub const LOCK: &str = "/run/lunet-attach/lock";
+
 /// A program with its arguments.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Call {
@@ -150,11 +157,12 @@ impl System for Live {
 
     fn start(&self, call: &Call) -> Result<Ran, Fault> {
         let path = std::env::var("PATH").unwrap_or_default();
+        let input = File::open(LOCK).map_or_else(|_| Stdio::null(), Stdio::from);
         let mut child = std::process::Command::new(&call.program)
             .args(&call.args)
             .env("LC_ALL", "C")
             .env("PATH", format!("{path}:/usr/local/sbin:/usr/sbin:/sbin"))
-            .stdin(Stdio::null())
+            .stdin(input)
             .stdout(Stdio::piped())
             .stderr(Stdio::piped())
             .spawn()

@@ -1,14 +1,16 @@
 //! Plans, and what becomes of them on a machine in memory.
 
+use std::time::Duration;
+
 use proptest::prelude::*;
 use zeroize::Zeroizing;
 
-use crate::address::{Address, AddressError, Transport};
-use crate::attach::{AttachError, attach};
+use crate::address::{Address, AddressError, Transport, is_same_host};
+use crate::attach::{AttachError, attach, settled};
 use crate::detach::detach;
 use crate::fake::{Disk as Content, Fake};
 use crate::host::Host;
-use crate::journal::{self, STATE, State};
+use crate::journal::{self, Journals, STATE, State};
 use crate::plan::{FileSystem, Options, Plan, Refusal, plan};
 use crate::profile::Profile;
 use crate::script::{Platform, script};
@@ -86,12 +88,22 @@ fn planned(fake: &Fake, transport: Transport, portals: usize, options: &Options)
         _ => format!("{}://192.0.2.1/{NQN}", transport.scheme()),
     };
     let host = Host::look(fake);
-    plan(&address(&url), &host, &server(vec![offer(transport, portals)]), options, &[])
-        .expect("a plan")
+    plan(
+        &address(&url),
+        &host,
+        &server(vec![offer(transport, portals)]),
+        options,
+        &Journals::default(),
+    )
+    .expect("a plan")
+}
+
+fn journals(fake: &Fake) -> Journals {
+    journal::all(fake, STATE)
 }
 
 fn there(fake: &Fake) -> Vec<journal::Attachment> {
-    journal::all(fake, STATE).expect("journals")
+    journals(fake).all
 }
 
 /// Detaches all.
@@ -99,7 +111,7 @@ fn clear(fake: &Fake) -> Result<Vec<String>, Fault> {
     let mut all = there(fake);
     let mut kept = Vec::new();
     while let Some(mut last) = all.pop() {
-        kept.extend(detach(fake, &mut last, &all, STATE)?);
+        kept.extend(detach(fake, &mut last, &all, STATE, false)?);
     }
     Ok(kept)
 }
@@ -207,6 +219,47 @@ fn a_kill_at_any_point_leaves_what_detach_takes_back() {
     }
 }
 
+/// What fills up while a disk is attached is in the way of attaching it, and not of taking it back.
+#[test]
+fn a_full_disk_leaves_nothing() {
+    for (transport, portals) in CASES {
+        for number in 0.. {
+            let fake = Fake::new();
+            let before = fake.state();
+            let plan = planned(&fake, transport, portals, &mounted());
+            fake.full_at.set(Some(number));
+            let Err(error) = attach(&fake, &plan, &secrets(), &[], STATE) else {
+                // It is taken back by whoever has the room for it, and without any, too.
+                let fstab = lunet_host::source::Source::read(&fake, "/etc/fstab");
+                fake.full_at.set(None);
+                assert!(fstab.is_some() && clear(&fake) == Ok(Vec::new()));
+                break;
+            };
+            // But for what is changed in files of others, as /etc/fstab.
+            if matches!(error, AttachError::Failed { left: Some(_), .. }) {
+                fake.full_at.set(None);
+                clear(&fake).expect("detached");
+            }
+            assert_eq!(fake.state(), before, "change {number} of {transport}");
+        }
+    }
+}
+
+#[test]
+fn a_machine_that_takes_no_changes_stays_as_it_is() {
+    for top in ["/etc", "/var"] {
+        for (transport, portals) in CASES {
+            let fake = Fake::new();
+            let before = fake.state();
+            let plan = planned(&fake, transport, portals, &mounted());
+            *fake.read_only.borrow_mut() = Some(top.to_owned());
+            let error = attach(&fake, &plan, &secrets(), &[], STATE).expect_err("read-only");
+            assert!(error.to_string().ends_with("everything was taken back"), "{error}");
+            assert_eq!(fake.state(), before, "{top} {transport}");
+        }
+    }
+}
+
 #[test]
 fn what_somebody_has_changed_since_stays() {
     let fake = Fake::new();
@@ -271,7 +324,7 @@ fn paths_to_two_disks_are_not_taken_for_one() {
                 disk.names.retain(|name| !name.is_empty());
             }
             offer.disks[1].bytes = bytes;
-            plan(&url, &host, &server(vec![offer]), options, &[])
+            plan(&url, &host, &server(vec![offer]), options, &Journals::default())
         };
         let one = Options { one_path: true, ..mounted() };
         assert!(planned(["naa.1", "naa.1"], 1 << 26, &mounted()).is_ok());
@@ -328,7 +381,7 @@ fn what_others_have_reserved_is_told_and_not_formatted() {
     let offers = server(vec![reserved]);
     let planned = |mkfs| {
         let options = Options { mkfs, ..mounted() };
-        plan(&address("iscsi://192.0.2.1"), &host, &offers, &options, &[])
+        plan(&address("iscsi://192.0.2.1"), &host, &offers, &options, &Journals::default())
     };
     let told = page::plan(&planned(None).expect("a plan"));
     assert!(told.contains("Note: the host x has reserved the disk: "), "{told}");
@@ -414,7 +467,7 @@ fn two_luns_of_a_target_share_its_session() {
         &host,
         &server(vec![other.clone()]),
         &Options::default(),
-        &there(&fake),
+        &journals(&fake),
     );
     assert!(matches!(again, Err(Refusal::Attached { .. })), "{again:?}");
     other.unit = 1;
@@ -422,13 +475,13 @@ fn two_luns_of_a_target_share_its_session() {
         disk.names = vec!["naa.6024c4e1".to_owned()];
     }
     let second =
-        plan(&address(&url), &host, &server(vec![other]), &Options::default(), &there(&fake))
+        plan(&address(&url), &host, &server(vec![other]), &Options::default(), &journals(&fake))
             .expect("a plan");
     attach(&fake, &second, &Secrets::default(), &there(&fake), STATE).expect("attached");
     let mut all = there(&fake);
     assert_eq!(all.len(), 2);
     let mut gone = all.remove(0);
-    detach(&fake, &mut gone, &all, STATE).expect("detached");
+    detach(&fake, &mut gone, &all, STATE, false).expect("detached");
     assert!(status(&fake, &all[0]).is_fine());
     clear(&fake).expect("detached");
     assert_eq!(fake.state(), before);
@@ -452,7 +505,7 @@ fn a_second_disk_of_a_session_cannot_have_other_settings() {
         let again = |user, profile| {
             let options = Options { profile, ..Options::default() };
             let offers = server(vec![other.clone()]);
-            plan(&url(user), &Host::look(&fake), &offers, &options, &there(&fake))
+            plan(&url(user), &Host::look(&fake), &offers, &options, &journals(&fake))
         };
         let refused = again(user, profile).expect_err("other settings").to_string();
         assert!(refused.contains(said) && refused.contains("--profile vm"), "{refused}");
@@ -519,6 +572,30 @@ fn what_comes_late_after_a_reboot_is_connected_and_mounted() {
     }
 }
 
+/// systemd takes what begins with a percent sign for something of its own.
+#[test]
+fn units_name_link_local_addresses_with_their_interface() {
+    for transport in [Transport::Iscsi, Transport::NvmeTcp] {
+        let mut offer = offer(transport, 1);
+        offer.portals[0].address = "fe80::1%eth0".to_owned();
+        let fake = Fake::new();
+        let url = address(&format!("{}://[fe80::1%eth0]", transport.scheme()));
+        let none = Journals::default();
+        let host = Host::look(&fake);
+        let plan = plan(&url, &host, &server(vec![offer]), &Options::default(), &none);
+        let plan = plan.expect("a plan");
+        let unit = plan.steps.iter().filter_map(crate::step::Step::text);
+        let unit = unit.filter(|(path, _)| path.ends_with("-1.service")).collect::<Vec<_>>();
+        let (_, text) = unit[0];
+        let commands: Vec<&str> = text.lines().filter(|line| line.contains("fe80")).collect();
+        assert!(!commands.is_empty());
+        for line in commands {
+            let places = line.matches("fe80::1%").count();
+            assert!(places > 0 && line.matches("fe80::1%%eth0").count() == places, "{line}");
+        }
+    }
+}
+
 /// The file of the host's name may be changed, and the paths still come back as the host that the server knows.
 #[test]
 fn a_host_stays_who_it_was_when_it_was_attached() {
@@ -530,6 +607,90 @@ fn a_host_stays_who_it_was_when_it_was_attached() {
     assert!(text.contains("--hostnqn=nqn.2014-08.org.nvmexpress:uuid:0f01fb42"), "{text}");
 }
 
+/// One journal that nobody can read is about one disk.
+#[test]
+fn a_damaged_journal_is_in_the_way_of_its_own_disk_only() {
+    let fake = Fake::new();
+    let before = fake.state();
+    for (file, text) in [
+        ("lab-0", "{\"version\": 1, \"na"),
+        ("old", "{\"version\": 7}"),
+        ("other", "[]"),
+        ("empty", ""),
+    ] {
+        fake.tree.borrow_mut().file(&format!("{STATE}/{file}.json"), text);
+    }
+    let damaged = fake.state();
+    let found = journals(&fake);
+    let names: Vec<&str> = found.damaged.iter().map(|have| have.name.as_str()).collect();
+    assert_eq!((names.as_slice(), found.all.len()), (&["empty", "lab-0", "old", "other"][..], 0));
+    let told = found.damaged[1].to_string();
+    assert!(told.contains("/lab-0.json") && told.contains("take back by hand"), "{told}");
+    // Its name is not taken, nor its file overwritten.
+    let offers = server(vec![offer(Transport::Iscsi, 1)]);
+    let url = address("iscsi://joe@192.0.2.1");
+    let plan = plan(&url, &Host::look(&fake), &offers, &mounted(), &found).expect("a plan");
+    assert_eq!(plan.name, "lab-0-2");
+    attach(&fake, &plan, &secrets(), &[], STATE).expect("attached");
+    assert_eq!(journals(&fake).damaged.len(), 4);
+    clear(&fake).expect("detached");
+    assert_eq!(fake.state(), damaged);
+    fake.tree.borrow_mut().remove(STATE);
+    assert_eq!(fake.state(), before);
+}
+
+/// What hangs in the kernel until its server is back.
+#[test]
+fn a_mounted_disk_without_a_path_is_detached_by_force_only() {
+    for (transport, portals) in CASES {
+        let fake = Fake::new();
+        let before = fake.state();
+        let plan = planned(&fake, transport, portals, &mounted());
+        attach(&fake, &plan, &secrets(), &[], STATE).expect("attached");
+        let attached = fake.state();
+        fake.paths_are_gone();
+        let lost = fake.state();
+        let ran = fake.ran.borrow().len();
+        let error = clear(&fake).expect_err("no path");
+        assert!(error.0.contains("lunet detach --force") && error.0.contains("lost"), "{error}");
+        assert_eq!((fake.state(), fake.ran.borrow().len()), (lost, ran), "{transport}");
+        // A disk that does not answer, although its paths look well.
+        fake.paths_are_back();
+        assert_eq!(fake.state(), attached);
+        fake.silent.set(true);
+        let error = clear(&fake).expect_err("no answer");
+        assert!(error.0.contains("does not answer"), "{error}");
+        assert_eq!(fake.state(), attached);
+        let mut all = there(&fake);
+        let kept = detach(&fake, &mut all.remove(0), &[], STATE, true).expect("by force");
+        assert!(kept.iter().any(|kept| kept.contains("/srv/a b") && kept.contains("lost")));
+        assert_eq!(fake.state(), before, "{transport}");
+        let ran = fake.ran.borrow();
+        let at = |start: &str| ran.iter().rposition(|call| call.contains(start));
+        let ends = if transport.is_nvme() { "nvme disconnect" } else { "--logout" };
+        assert!(
+            at(ends).is_some() && at(ends) < at("umount -l"),
+            "the path is cut before it is unmounted: {ran:?}"
+        );
+    }
+}
+
+/// Killed, with the program that it ran still at work.
+#[test]
+fn a_program_of_a_killed_run_is_waited_for() {
+    let fake = Fake::new();
+    assert_eq!(settled(&fake, Duration::ZERO, &mut |_| panic!("nothing runs")), Ok(()));
+    fake.tree.borrow_mut().file("/proc/55/comm", "iscsiadm\n");
+    fake.tree.borrow_mut().symlink("/proc/55/fd/0", "/run/lunet-attach/lock");
+    fake.tree.borrow_mut().file("/proc/56/comm", "bash\n");
+    fake.tree.borrow_mut().symlink("/proc/56/fd/0", "/dev/null");
+    let mut told = Vec::new();
+    let error = settled(&fake, Duration::ZERO, &mut |text| told.push(text.to_owned()));
+    let error = error.expect_err("it runs").0;
+    assert!(error.contains("iscsiadm (process 55)") && error.contains("`kill 55`"), "{error}");
+    assert_eq!(told.len(), 1);
+}
+
 #[test]
 fn a_session_that_is_not_ours_is_left_alone() {
     let fake = Fake::new();
@@ -539,7 +700,13 @@ fn a_session_that_is_not_ours_is_left_alone() {
     fake.run(&call).expect("a session");
     let offers = server(vec![offer(Transport::Iscsi, 1)]);
     let url = format!("iscsi://192.0.2.1/{IQN}/0");
-    let refused = plan(&address(&url), &Host::look(&fake), &offers, &Options::default(), &[]);
+    let refused = plan(
+        &address(&url),
+        &Host::look(&fake),
+        &offers,
+        &Options::default(),
+        &Journals::default(),
+    );
     assert!(matches!(refused, Err(Refusal::Foreign { .. })), "{refused:?}");
 }
 
@@ -550,15 +717,28 @@ fn the_best_transport_is_taken_and_the_others_have_their_reason() {
     assert!(host.lacks(Transport::NvmeRdma).is_some_and(|why| why.contains("RDMA device")));
     let mut all = server(vec![offer(Transport::Iscsi, 1), offer(Transport::NvmeTcp, 1)]);
     all.refused.push((Transport::Iser, "no RDMA".into()));
-    let made = plan(&address(&format!("192.0.2.1/{IQN}")), &host, &all, &Options::default(), &[])
-        .expect("a plan");
+    let made = plan(
+        &address(&format!("192.0.2.1/{IQN}")),
+        &host,
+        &all,
+        &Options::default(),
+        &Journals::default(),
+    )
+    .expect("a plan");
     assert_eq!(made.offer.transport, Transport::NvmeTcp);
     let reasons: Vec<Transport> = made.not_taken.iter().map(|(transport, _)| *transport).collect();
     assert_eq!(reasons, [Transport::Iser, Transport::Iscsi]);
     all.offers[1].disk.bytes = 1;
-    let refused = plan(&address("192.0.2.1"), &host, &all, &Options::default(), &[]);
+    let refused =
+        plan(&address("192.0.2.1"), &host, &all, &Options::default(), &Journals::default());
     assert!(matches!(refused, Err(Refusal::Several(_))), "{refused:?}");
-    let none = plan(&address("192.0.2.1"), &host, &Server::default(), &Options::default(), &[]);
+    let none = plan(
+        &address("192.0.2.1"),
+        &host,
+        &Server::default(),
+        &Options::default(),
+        &Journals::default(),
+    );
     assert!(matches!(none, Err(Refusal::NoWay(_))), "{none:?}");
 }
 
@@ -575,7 +755,7 @@ fn packages_are_named_as_the_distribution_names_them() {
         &Host::look(&fake),
         &two,
         &Options::default(),
-        &[],
+        &Journals::default(),
     );
     let error = refused.expect_err("no multipath").to_string();
     assert!(error.contains("`apt install multipath-tools`"), "{error}");
@@ -631,6 +811,10 @@ fn addresses_are_read() {
         (namespace.transport, namespace.port, namespace.unit),
         (Some(Transport::NvmeTcp), None, Some(2))
     );
+    let local = address(&format!("nvme-tcp://[fe80::1%eth0.7]/{NQN}"));
+    assert_eq!(local.host, "fe80::1%eth0.7");
+    assert!(is_same_host("fe80::1%eth0", "fe80:0::1%eth0"));
+    assert!(!is_same_host("fe80::1%eth0", "fe80::1%eth1") && !is_same_host("a%b", "a%c"));
     assert_eq!(address(&format!("nas/{NQN}")).transport, None);
     let any = address(&format!("nas:3260/{IQN}/1"));
     assert_eq!((any.transport, any.port, any.unit), (None, Some(3260), Some(1)));
@@ -661,7 +845,18 @@ fn scripts_are_for_other_machines() {
     assert!(script(Platform::Esxi, &odd).expect("a script").contains(r"user='o'\''$(x)'"));
     assert!(script(Platform::Windows, &odd).expect("a script").contains("$user = 'o''$(x)'"));
     let nvme = address(&format!("nvme-tcp://nas/{NQN}"));
-    assert!(script(Platform::Windows, &nvme).is_err());
+    for (platform, said) in
+        [(Platform::Windows, "use iscsi://"), (Platform::Libvirt, "attach the host")]
+    {
+        let error = script(platform, &nvme).expect_err("no NVMe").to_string();
+        assert!(error.contains("NVMe over TCP") && error.contains(said), "{error}");
+    }
+    let esxi = script(Platform::Esxi, &nvme).expect("a script");
+    assert!(esxi.contains("--protocol TCP") && esxi.contains("--tagname=NVMeTCP"), "{esxi}");
+    assert!(esxi.contains("--port-number 4420") && esxi.contains(&format!("\nnqn='{NQN}'\n")));
+    let rdma = address(&format!("nvme-rdma://nas:4421/{NQN}"));
+    let esxi = script(Platform::Esxi, &rdma).expect("a script");
+    assert!(esxi.contains("--protocol RDMA") && esxi.contains("--port-number 4421"), "{esxi}");
     assert!(script(Platform::Esxi, &address("iscsi://nas")).is_err());
 }
 

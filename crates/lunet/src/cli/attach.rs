@@ -3,18 +3,19 @@
 use std::io::{self, BufRead, IsTerminal, Write};
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
+use std::time::Duration;
 
 use anyhow::{Context, Result, bail};
 use clap::{Args, ValueEnum};
 use lunet::secrets;
 use lunet_attach::address::Address;
 use lunet_attach::host::Host;
-use lunet_attach::journal::{self, Attachment, STATE, State};
+use lunet_attach::journal::{self, Damaged, Journals, STATE, State};
 use lunet_attach::plan::{self, FileSystem, Plan};
 use lunet_attach::profile::Profile;
 use lunet_attach::script::{Platform, script};
 use lunet_attach::server::{self, Secrets};
-use lunet_attach::system::{Live, System};
+use lunet_attach::system::{Live, RUN, System};
 use lunet_attach::{Lock, attach as steps, detach as back, page, status as state};
 use serde_json::{Value, json};
 use zeroize::Zeroizing;
@@ -24,8 +25,8 @@ use super::{Remote, print, prompt};
 /// Something is not as it was set.
 const DIFFERS: u8 = 2;
 
-/// Held while this machine is changed. It leaves nothing behind after a reboot.
-const LOCK: &str = "/run/lunet-attach";
+/// So long is waited for a program that a killed run has left behind: longer than a login takes.
+const PATIENCE: Duration = Duration::from_secs(150);
 
 #[derive(Args)]
 pub struct Attach {
@@ -77,6 +78,9 @@ pub struct Detach {
     /// Name, address or directory, as `lunet attach --status` shows them
     #[arg(value_name = "NAME|URL|DIR")]
     what: String,
+    /// Give a mounted disk up whose server does not answer: what was written to it and is not stored yet is lost
+    #[arg(long)]
+    force: bool,
     /// Print the answer as JSON
     #[arg(long)]
     json: bool,
@@ -124,15 +128,12 @@ pub fn attach(options: &Attach, remote: &Remote) -> Result<ExitCode> {
     }
     let secrets = options.secrets(&address)?;
     if options.dry_run {
-        let plan = options.plan(
-            &address,
-            &secrets,
-            &journal::all(Live.machine(), STATE).unwrap_or_default(),
-        )?;
+        let plan = options.plan(&address, &secrets, &journals())?;
         show(&plan, options.json)?;
         return Ok(ExitCode::SUCCESS);
     }
-    let _lock = Lock::take(LOCK)?;
+    let _lock = Lock::take(RUN)?;
+    steps::settled(&Live, PATIENCE, &mut note)?;
     let there = finish(&address.to_string())?;
     let plan = options.plan(&address, &secrets, &there)?;
     if !options.json {
@@ -141,7 +142,7 @@ pub fn attach(options: &Attach, remote: &Remote) -> Result<ExitCode> {
     if !options.yes && !asked("Attach it? [y/N] ")? {
         bail!("nothing was changed");
     }
-    let done = steps::attach(&Live, &plan, &secrets, &there, STATE)?;
+    let done = steps::attach(&Live, &plan, &secrets, &there.all, STATE)?;
     let text = match (options.json, &done.attachment.mount) {
         (true, _) => {
             let state = state::status(&Live, &done.attachment);
@@ -157,8 +158,15 @@ pub fn attach(options: &Attach, remote: &Remote) -> Result<ExitCode> {
 pub fn detach(options: &Detach, remote: &Remote) -> Result<ExitCode> {
     remote.only_here("`lunet detach`")?;
     root_only("`lunet detach` changes this machine: run it as root")?;
-    let _lock = Lock::take(LOCK)?;
-    let mut others = journal::all(Live.machine(), STATE)?;
+    let _lock = Lock::take(RUN)?;
+    // What waits for a disk that is given up does not end before.
+    if !options.force {
+        steps::settled(&Live, PATIENCE, &mut note)?;
+    }
+    let Journals { all: mut others, damaged } = journals();
+    if let Some(damaged) = damaged.iter().find(|have| have.name == options.what) {
+        bail!("{damaged}");
+    }
     let what =
         Address::parse(&options.what).map_or_else(|_| options.what.clone(), |url| url.to_string());
     let Some(at) =
@@ -171,7 +179,7 @@ pub fn detach(options: &Detach, remote: &Remote) -> Result<ExitCode> {
     };
     let mut attachment = others.remove(at);
     let name = attachment.name.clone();
-    let kept = back::detach(&Live, &mut attachment, &others, STATE)
+    let kept = back::detach(&Live, &mut attachment, &others, STATE, options.force)
         .with_context(|| format!("{name} cannot be detached"))?;
     if options.json {
         print(&format!("{:#}\n", json!({ "detached": name, "kept": kept })))?;
@@ -184,30 +192,42 @@ pub fn detach(options: &Detach, remote: &Remote) -> Result<ExitCode> {
 
 fn status(json: bool) -> Result<ExitCode> {
     root_only("what is attached is for root to see: run it as root")?;
-    let all = journal::all(Live.machine(), STATE)?;
+    let Journals { all, damaged } = journals();
     let all: Vec<_> = all.iter().map(|attachment| state::status(&Live, attachment)).collect();
-    print(&if json { format!("{:#}\n", json!(all)) } else { page::status(&all) })?;
-    let fine = all.iter().all(state::Status::is_fine);
+    if json {
+        let of = |damaged: &Damaged| json!({ "name": damaged.name, "damaged": damaged });
+        let whole = all.iter().map(|status| json!(status));
+        let both: Vec<Value> = whole.chain(damaged.iter().map(of)).collect();
+        print(&format!("{:#}\n", json!(both)))?;
+    } else {
+        print(&page::status(&all))?;
+    }
+    let fine = damaged.is_empty() && all.iter().all(state::Status::is_fine);
     Ok(if fine { ExitCode::SUCCESS } else { ExitCode::from(DIFFERS) })
 }
 
+/// What is attached; of what is damaged is told.
+fn journals() -> Journals {
+    let found = journal::all(Live.machine(), STATE);
+    found.damaged.iter().for_each(|damaged| note(&damaged.to_string()));
+    found
+}
+
+fn note(text: &str) {
+    let _ = writeln!(io::stderr(), "lunet: note: {text}");
+}
+
 /// Takes back what was interrupted with this address, and gives what is attached.
-fn finish(url: &str) -> Result<Vec<Attachment>> {
-    let mut there = journal::all(Live.machine(), STATE)?;
-    while let Some(at) =
-        there.iter().position(|have| have.url == url && have.state != State::Attached)
-    {
-        let mut half = there.remove(at);
-        let kept = back::detach(&Live, &mut half, &there, STATE).context(
+fn finish(url: &str) -> Result<Journals> {
+    let mut there = journals();
+    let is_half = |have: &journal::Attachment| have.url == url && have.state != State::Attached;
+    while let Some(at) = there.all.iter().position(is_half) {
+        let mut half = there.all.remove(at);
+        let kept = back::detach(&Live, &mut half, &there.all, STATE, false).context(
             "an earlier attach or detach of it was interrupted, and cannot be taken back",
         )?;
-        let note =
-            "an earlier attach or detach of it was interrupted, and was taken back".to_owned();
-        for what in
-            std::iter::once(note).chain(kept.into_iter().map(|what| format!("kept: {what}")))
-        {
-            let _ = writeln!(io::stderr(), "lunet: note: {what}");
-        }
+        note("an earlier attach or detach of it was interrupted, and was taken back");
+        kept.iter().for_each(|what| note(&format!("kept: {what}")));
     }
     Ok(there)
 }
@@ -271,7 +291,7 @@ fn real(directory: &str) -> String {
 }
 
 impl Attach {
-    fn plan(&self, address: &Address, secrets: &Secrets, there: &[Attachment]) -> Result<Plan> {
+    fn plan(&self, address: &Address, secrets: &Secrets, there: &Journals) -> Result<Plan> {
         let source = Live.machine().source();
         let mount = self.mount.as_deref().map(real);
         if let Some(directory) = &mount {
