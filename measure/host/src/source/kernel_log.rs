@@ -43,7 +43,7 @@ const KINDS: &[(&str, &[&str])] = &[
     ("hung_task", &["blocked for more than", "seconds"]),
     ("zfs_suspended", &["pool", "has encountered an uncorrectable i/o failure"]),
     ("zfs_error", &["warning: pool", "i/o"]),
-    ("target_timeout", &["iscsi-scst", "timeout"]),
+    ("target_timeout", &["iscsi-scst", "***error***", "timeout"]),
     ("target_timeout", &["timeout", "sending data/waiting for reply"]),
     ("target_abort", &["abort_task"]),
     ("target_abort", &["task mgmt fn", "abort"]),

@@ -155,7 +155,8 @@ fn lun(source: &dyn Source, number: i64, storage: &str) -> Lun {
             None => (None, None),
         },
     };
-    let told = info.split_once("Size: ").and_then(|(_, rest)| rest.split_whitespace().next());
+    // Not the SectorSize of a block device.
+    let told = info.split_once(" Size: ").and_then(|(_, rest)| rest.split_whitespace().next());
     Lun {
         lun: number,
         device: storage.rsplit('/').next().map(str::to_owned),
