@@ -12,10 +12,14 @@
 //! | `disks` | disk of an iSCSI session | `session`, `disk`, `drive` |
 //! | `storage_nics` | NIC with hardware and a cable that storage goes over | as `nics` |
 //! | `storage_rdma` | RDMA port of such a NIC | `rdma`, `nic` |
+//! | `data_drives` | local drive that holds data which is kept or served: in a pool that is none to start from (not as its cache), behind a LUN, or as a whole below an md array or a volume group | as `drives` |
 //!
-//! `rdma_used` is whether a portal, session or path uses RDMA.
+//! `storage_wire_bytes_per_second` is what all `storage_nics` together can receive, the ports of one card no more than its
+//! PCIe link carries. `rdma_used` is whether a portal, session or path uses RDMA.
 
 mod iser;
+
+use std::collections::BTreeMap;
 
 use serde::Serialize;
 
@@ -129,6 +133,8 @@ pub(super) fn set(scope: &mut Scope<'_>, facts: &Facts) {
     put(scope, "storage_rdma", &ports);
     put(scope, "storage_nics", &nics);
     put(scope, "rdma_used", &rdma_used(facts));
+    put(scope, "storage_wire_bytes_per_second", &wire_bytes_per_second(&nics));
+    put(scope, "data_drives", &data_drives(facts));
 }
 
 /// The names of the variables, beside those that are there.
@@ -199,11 +205,52 @@ pub(super) fn names(names: Shape) -> Shape {
         .with("storage_rdma", fields(rdma))
         .with("storage_nics", list(Shape::of::<Nic>()))
         .with("rdma_used", plain())
+        .with("storage_wire_bytes_per_second", plain())
+        .with("data_drives", list(Shape::of::<Drive>()))
 }
 
 fn put(scope: &mut Scope<'_>, name: &str, value: &impl Serialize) {
     // What is not there is null; facts can always be written.
     scope.set(name, cel::to_value(value).unwrap_or(Value::Null));
+}
+
+/// What the interfaces can receive together; the ports of one card share its link to the processor.
+pub(super) fn wire_bytes_per_second(nics: &[&Nic]) -> i64 {
+    // By the card: 0000:3b:00, without the number of the port.
+    let mut cards: BTreeMap<&str, (i64, i64)> = BTreeMap::new();
+    for nic in nics.iter().filter(|nic| nic.carrier == Some(true)) {
+        let wire = nic.speed_mbit.unwrap_or(0) * 125_000;
+        let link = nic.pcie.as_ref().and_then(|pcie| {
+            let card = pcie.address.split('.').next()?;
+            // About an eighth of what a link moves is no data.
+            Some((card, pcie.bytes_per_second? / 8 * 7))
+        });
+        let (card, most) = link.unwrap_or((&nic.name, i64::MAX));
+        cards.entry(card).or_insert((0, most)).0 += wire;
+    }
+    cards.into_values().map(|(wire, most)| wire.min(most)).sum()
+}
+
+/// Pools that systems start from.
+const BOOT_POOLS: [&str; 3] = ["boot-pool", "freenas-boot", "bpool"];
+
+pub(super) fn data_drives(facts: &Facts) -> Vec<&Drive> {
+    let pools = facts.zfs.iter().flat_map(|zfs| &zfs.pools);
+    let pools = pools.filter(|pool| !BOOT_POOLS.contains(&pool.name.as_str()));
+    let vdevs = pools.flat_map(|pool| &pool.vdevs).filter(|vdev| vdev.role != "cache");
+    let members: Vec<&str> =
+        vdevs.flat_map(|vdev| &vdev.disks).filter_map(|disk| disk.drive.as_deref()).collect();
+    let luns = facts.targets.iter().flat_map(|target| &target.luns);
+    let devices: Vec<&str> =
+        luns.filter_map(|lun| lun.path.as_deref()?.strip_prefix("/dev/")).collect();
+    let served = |name: &str| devices.contains(&name);
+    let holds = |drive: &&Drive| {
+        members.contains(&drive.name.as_str())
+            || served(&drive.name)
+            || drive.partitions.iter().chain(&drive.holders).any(|name| served(name))
+            || drive.partitions.is_empty() && !drive.holders.is_empty()
+    };
+    facts.drives.iter().filter(|drive| !drive.remote).filter(holds).collect()
 }
 
 fn vdevs(facts: &Facts) -> Vec<VdevOf<'_>> {

@@ -343,3 +343,59 @@ fn each_fault_of_a_subsystem_is_found() {
     let without = checks.iter().find(|check| !known.contains(&check.id.as_str()));
     assert!(without.is_none(), "a check without a fault: {without:?}");
 }
+
+#[test]
+fn ports_of_one_card_share_its_link() {
+    let nic = |name: &str, address: &str, lanes_bytes: i64| Nic {
+        name: name.to_owned(),
+        carrier: Some(true),
+        speed_mbit: Some(100_000),
+        pcie: Some(crate::facts::Pcie {
+            address: address.to_owned(),
+            bytes_per_second: Some(lanes_bytes),
+            ..crate::facts::Pcie::default()
+        }),
+        ..Nic::default()
+    };
+    let (a, b) = (nic("a", "0000:3b:00.0", 16 << 30), nic("b", "0000:3b:00.1", 16 << 30));
+    let other = nic("c", "0000:5e:00.0", 32 << 30);
+    let down = Nic { carrier: Some(false), ..nic("d", "0000:5f:00.0", 32 << 30) };
+    let wire = |nics: &[&Nic]| derived::wire_bytes_per_second(nics);
+    assert_eq!(wire(&[&a]), 12_500_000_000);
+    assert_eq!(wire(&[&a, &b]), (16 << 30) / 8 * 7);
+    assert_eq!(wire(&[&a, &b, &other, &down]), (16 << 30) / 8 * 7 + 12_500_000_000);
+}
+
+#[test]
+fn drives_with_data_are_those_of_pools_luns_and_arrays() {
+    let tree = crate::source::Tree::parse(
+        r#"
+/sys/module/zfs/version: 2.2.2-1
+$ zpool list -Hp -o name,size,allocated,free,fragmentation,capacity,dedupratio,health
+| boot-pool	1000	1	999	0	0	1.00	ONLINE
+| tank	1000	1	999	0	0	1.00	ONLINE
+$ zpool status -PLp
+|   pool: boot-pool
+| config:
+| 	boot-pool  ONLINE
+| 	  /dev/sda3  ONLINE
+|   pool: tank
+| config:
+| 	tank  ONLINE
+| 	  /dev/sdb1  ONLINE
+| 	cache
+| 	  /dev/sdc1  ONLINE
+/sys/block/sda/sda3/holders/:
+/sys/block/sdb/sdb1/holders/:
+/sys/block/sdc/sdc1/holders/:
+/sys/block/sdd/holders/: md0
+/sys/block/sde/sde1/holders/: dm-0
+/sys/block/sdf/holders/:
+/sys/kernel/config/nvmet/subsystems/nqn.a/namespaces/1/device_path: /dev/sdf
+"#,
+    )
+    .unwrap();
+    let facts = crate::facts::facts(&tree);
+    let names: Vec<&str> = derived::data_drives(&facts).iter().map(|d| d.name.as_str()).collect();
+    assert_eq!(names, ["sdb", "sdd", "sdf"], "not what starts the system, nor a cache");
+}
