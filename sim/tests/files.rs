@@ -149,7 +149,7 @@ fn what_a_failed_sync_was_about_is_lost_although_the_next_one_succeeds() {
     let fails = |data: &Path| {
         let path = data.join("a");
         stable(&path, "old");
-        let file = os::create(&path, 0o600).expect("it is made");
+        let file = os::open(&path, OpenOptions::new().write(true)).expect("it is there");
         os::write(&file, b"new").expect("it is written");
         let both = move || {
             let system = simulated::part::<FileSystem>();
