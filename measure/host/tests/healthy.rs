@@ -1,9 +1,8 @@
 //! Healthy machines, each a tree in `tests/healthy`: they were built by one who had not read the checks, as unlike each
 //! other as machines are, with the harmless noise that logs and counters have.
 //!
-//! Nothing above a note may be said of them. What is said all the same is held in `healthy/result.txt`, each line
-//! with `false` in front; `LUNET_BLESS=1 cargo test -p lunet-host --test healthy` writes it anew, and [`FALSE`] only
-//! goes down.
+//! Nothing above a note may be said of them, but for what is [`TRUE`]. What is said is held in `healthy/result.txt`, which
+//! `LUNET_BLESS=1 cargo test -p lunet-host --test healthy` writes anew.
 
 #[expect(dead_code, reason = "its machines are those of other tests")]
 mod captured;
@@ -17,8 +16,17 @@ use lunet_host::source::{Command, Recorder, Tree};
 
 use self::captured::{here, hold};
 
-/// How many false findings are known, and not mended yet.
-const FALSE: usize = 8;
+/// Findings that are right, on machines whose owners know and live with it: machine, check, and why it is left so.
+const TRUE: &[(&str, &str, &str)] = &[
+    ("howto-recipe", "target-queue-depth", "its author saw 4 GB/s in one virtual machine by this"),
+    ("connectx3-homelab", "nic-pcie-below-wire", "the chipset is older than the card"),
+    ("debian-scst-raid", "target-nv-cache", "nothing tells that the controller has a battery"),
+    ("altra-64k", "target-short-segments", LIO),
+    ("homelab-x710", "target-short-segments", LIO),
+    ("rhel-lio-thin", "target-short-segments", LIO),
+    ("ryzen-nas", "target-short-segments", LIO),
+];
+const LIO: &str = "LIO's default is too small for 10 Gbit/s";
 
 /// What is in a tree although no fact asks for it, by a part of its name: such machines have it, and facts may come to
 /// ask for it.
@@ -90,18 +98,24 @@ fn nothing_in_a_healthy_tree_is_there_in_vain() {
 #[test]
 fn a_healthy_machine_has_nothing_but_notes() {
     let checks = Checks::embedded().unwrap_or_else(|error| panic!("{error}"));
-    let (mut lines, mut wrong) = (String::new(), 0);
+    let mut lines = String::new();
     for machine in machines() {
         let report = examine(&facts(&tree(&machine)), &checks);
         for finding in &report.findings {
+            let known = TRUE.iter().any(|(on, check, _)| *on == machine && *check == finding.check);
             let word = match finding.severity {
                 Severity::Note => "note",
+                _ if known => "true",
                 _ => "false",
             };
-            wrong += usize::from(word == "false");
             let _ = writeln!(lines, "{word:<5} {machine}: {}: {}", finding.check, finding.found);
         }
     }
     hold("tests/healthy/result.txt", None, &lines);
-    assert_eq!(wrong, FALSE, "false findings: fewer are better, more are a fault of a check");
+    let wrong: Vec<&str> = lines.lines().filter(|line| line.starts_with("false")).collect();
+    assert!(wrong.is_empty(), "{wrong:#?}");
+    let said = |(machine, check, _): &(&str, &str, &str)| {
+        lines.contains(&format!("true  {machine}: {check}: "))
+    };
+    assert!(TRUE.iter().all(said), "one of TRUE is not said any more");
 }
