@@ -252,7 +252,20 @@ pub fn text_of_file(path: &Path) -> Result<Zeroizing<String>, Unusable> {
 /// See [`of_file`].
 pub fn tls_key_of_file(path: &Path) -> Result<lunet_nvme::auth::Secret, Unusable> {
     let bytes = bytes_of_file(path)?;
-    let text = std::str::from_utf8(&bytes).unwrap_or_default();
+    tls_key(path, std::str::from_utf8(&bytes).unwrap_or_default())
+}
+
+/// The same as text, for programs of this machine that take it from a file.
+///
+/// # Errors
+/// See [`of_file`].
+pub fn tls_text_of_file(path: &Path) -> Result<Zeroizing<String>, Unusable> {
+    let mut bytes = bytes_of_file(path)?;
+    tls_key(path, std::str::from_utf8(&bytes).unwrap_or_default())?;
+    Ok(Zeroizing::new(String::from_utf8(std::mem::take(&mut *bytes)).unwrap_or_default()))
+}
+
+fn tls_key(path: &Path, text: &str) -> Result<lunet_nvme::auth::Secret, Unusable> {
     let place = || path.display().to_string();
     if text.starts_with("DHHC-1:") {
         return Err(Unusable::NoTlsKey(place()));

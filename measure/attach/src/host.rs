@@ -150,6 +150,26 @@ impl Host {
         missing.then(|| format!("the package {package} is missing: {}", self.install(package)))
     }
 
+    /// What is missing here for TLS over a transport, in words.
+    #[must_use]
+    pub fn lacks_tls(&self, transport: Transport) -> Option<String> {
+        if transport != Transport::NvmeTcp {
+            return Some(format!("a key of TLS is given, and {transport} has no TLS here"));
+        }
+        if !self.has_module(KEYRING) {
+            return Some(format!(
+                "this machine's kernel has no TLS for NVMe over TCP (module {KEYRING}): Linux 6.7 and later may have it, as that of Debian 13"
+            ));
+        }
+        let missing = !self.has_program("tlshd");
+        missing.then(|| {
+            format!(
+                "tlshd is missing, which makes the handshakes for the kernel: {}",
+                self.install("ktls-utils")
+            )
+        })
+    }
+
     /// Name of the package of open-iscsi.
     #[must_use]
     pub const fn open_iscsi(&self) -> &'static str {
@@ -188,6 +208,9 @@ impl Host {
     }
 }
 
+/// The module that keeps keys of TLS for NVMe.
+const KEYRING: &str = "nvme-keyring";
+
 /// The module of a transport.
 #[must_use]
 pub const fn module(transport: Transport) -> &'static str {
@@ -223,7 +246,8 @@ fn kernel(source: &dyn Source) -> (u32, u32) {
 }
 
 fn programs(source: &dyn Source) -> Vec<String> {
-    let wanted = ["iscsiadm", "nvme", "multipath", "multipathd", "blkid", "mkfs.ext4", "mkfs.xfs"];
+    let wanted =
+        ["iscsiadm", "nvme", "multipath", "multipathd", "blkid", "mkfs.ext4", "mkfs.xfs", "tlshd"];
     let there: Vec<Vec<String>> = FOLDERS.iter().map(|folder| source.names(folder)).collect();
     let has = |name: &&str| there.iter().flatten().any(|have| have == name);
     wanted.into_iter().filter(has).map(str::to_owned).collect()
@@ -238,7 +262,8 @@ fn modules(source: &dyn Source) -> Vec<String> {
         known.contains(&format!("/{name}.ko"))
             || source.list(&format!("/sys/module/{}", name.replace('-', "_"))).is_some()
     };
-    Transport::ALL.map(module).into_iter().filter(|name| has(name)).map(str::to_owned).collect()
+    let wanted = Transport::ALL.map(module).into_iter().chain([KEYRING]);
+    wanted.filter(|name| has(name)).map(str::to_owned).collect()
 }
 
 fn rdma(source: &dyn Source) -> Vec<String> {

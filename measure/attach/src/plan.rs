@@ -45,6 +45,8 @@ pub struct Options {
     pub one_path: bool,
     /// There is a secret of DH-HMAC-CHAP.
     pub nvme_secret: bool,
+    /// There is a key of TLS.
+    pub tls: bool,
 }
 
 /// What will be done.
@@ -453,17 +455,7 @@ fn of_iscsi(plan: &mut Plan, address: &Address, host: &Host) -> Result<(), Refus
     if several {
         with_multipath(plan, host)?;
     }
-    let mut disks = vec![format!(
-        "KERNEL==\"sd*\", ENV{{ID_PATH}}==\"*-iscsi-{}-lun-{}\"",
-        plan.offer.name, plan.offer.unit
-    )];
-    if several {
-        // A map has a read-ahead of its own, and file systems see no other.
-        let wwids: Vec<String> =
-            plan.offer.disk.names.iter().filter_map(|name| wwid_of(name)).collect();
-        let maps: Vec<String> = wwids.iter().map(|wwid| format!("mpath-{wwid}")).collect();
-        disks.push(format!("KERNEL==\"dm-*\", ENV{{DM_UUID}}==\"{}\"", maps.join("|")));
-    }
+    let disks = disks_of_udev(plan);
     read_ahead(plan, &disks);
     if host.systemd {
         plan.steps.push(unit(host.boot_unit(), false));
@@ -473,20 +465,7 @@ fn of_iscsi(plan: &mut Plan, address: &Address, host: &Host) -> Result<(), Refus
             host.boot_unit()
         ));
     }
-    let mut settings: Vec<Setting> = plan
-        .choices
-        .iter()
-        .filter(|c| c.name.starts_with("node."))
-        .map(|c| (c.name.clone(), c.value.clone()))
-        .collect();
-    settings.push(("node.startup".to_owned(), "automatic".to_owned()));
-    for (asked, name) in
-        [(address.header_digest, "HeaderDigest"), (address.data_digest, "DataDigest")]
-    {
-        if asked {
-            settings.push((format!("node.conn[0].iscsi.{name}"), "CRC32C".to_owned()));
-        }
-    }
+    let settings = settings(plan, address);
     let chap =
         address.user.clone().map(|user| Chap { user, target_user: address.target_user.clone() });
     let path = |portal: &Portal| Path {
@@ -508,17 +487,51 @@ fn of_iscsi(plan: &mut Plan, address: &Address, host: &Host) -> Result<(), Refus
         plan.steps.extend([record, Step::Session { path: path.clone() }]);
         if host.systemd {
             // open-iscsi tries once when the machine starts, and a server may start later.
-            let log_in = path.login();
-            let own = format!(
-                "ExecStart=/usr/sbin/{} {}\n# There is a session already: {SESSION_EXISTS}. There is no record any more: {NO_RECORD}.\n\
-                 SuccessExitStatus={SESSION_EXISTS}\nRestartPreventExitStatus={NO_RECORD}\n",
-                log_in.program,
-                words_of_unit(&log_in)
-            );
+            let own = logging_in(&path);
             at_boot(plan, host, number + 1, &format!(" iscsid.service {}", host.boot_unit()), &own);
         }
     }
     Ok(())
+}
+
+/// How rules of udev know the disk, and what dm-multipath makes of it.
+fn disks_of_udev(plan: &Plan) -> Vec<String> {
+    let Offer { name, unit, disk, .. } = &plan.offer;
+    let mut disks = vec![format!("KERNEL==\"sd*\", ENV{{ID_PATH}}==\"*-iscsi-{name}-lun-{unit}\"")];
+    if plan.map {
+        // A map has a read-ahead of its own, and file systems see no other.
+        let wwids = disk.names.iter().filter_map(|name| wwid_of(name));
+        let maps: Vec<String> = wwids.map(|wwid| format!("mpath-{wwid}")).collect();
+        disks.push(format!("KERNEL==\"dm-*\", ENV{{DM_UUID}}==\"{}\"", maps.join("|")));
+    }
+    disks
+}
+
+/// What is set in a record.
+fn settings(plan: &Plan, address: &Address) -> Vec<Setting> {
+    let of_record = plan.choices.iter().filter(|choice| choice.name.starts_with("node."));
+    let mut settings: Vec<Setting> =
+        of_record.map(|choice| (choice.name.clone(), choice.value.clone())).collect();
+    settings.push(("node.startup".to_owned(), "automatic".to_owned()));
+    for (asked, name) in
+        [(address.header_digest, "HeaderDigest"), (address.data_digest, "DataDigest")]
+    {
+        if asked {
+            settings.push((format!("node.conn[0].iscsi.{name}"), "CRC32C".to_owned()));
+        }
+    }
+    settings
+}
+
+/// The part of a unit that logs in, unless there is a session.
+fn logging_in(path: &Path) -> String {
+    let log_in = path.login();
+    format!(
+        "ExecStart=/usr/sbin/{} {}\n# There is a session already: {SESSION_EXISTS}. There is no record any more: {NO_RECORD}.\n\
+         SuccessExitStatus={SESSION_EXISTS}\nRestartPreventExitStatus={NO_RECORD}\n",
+        log_in.program,
+        words_of_unit(&log_in)
+    )
 }
 
 /// Exit codes of iscsiadm (its manual page).
@@ -647,7 +660,17 @@ fn of_nvme(plan: &mut Plan, host: &Host, options: &Options) -> Result<(), Refusa
             NvmePath { transport, nqn, address, port }
         })
         .collect();
-    let config = options.nvme_secret.then(|| format!("/etc/nvme/lunet-attach-{}.json", plan.name));
+    if options.tls {
+        options_of.push("--tls".to_owned());
+        if host.systemd {
+            plan.steps.push(unit("tlshd.service", true));
+        } else {
+            plan.notes.push("tlshd has to run, now and when the machine starts".to_owned());
+        }
+    }
+    let after = if options.tls { " tlshd.service" } else { "" };
+    let config = (options.nvme_secret || options.tls)
+        .then(|| format!("/etc/nvme/lunet-attach-{}.json", plan.name));
     if let Some(path) = config.clone() {
         let (host_nqn, host_id) = (host_nqn.clone(), host_id.clone());
         plan.steps.push(Step::Secret { path, host_nqn, host_id, paths: paths.clone() });
@@ -656,7 +679,7 @@ fn of_nvme(plan: &mut Plan, host: &Host, options: &Options) -> Result<(), Refusa
         let options = options_of.clone();
         plan.steps.push(Step::Controller { path: path.clone(), options, config: config.clone() });
         let own = connecting(path, &options_of, config.as_deref());
-        at_boot(plan, host, number + 1, "", &own);
+        at_boot(plan, host, number + 1, after, &own);
     }
     plan.steps.extend(policy);
     if !host.systemd {

@@ -102,6 +102,8 @@ pub struct Secrets {
     pub host: Option<Zeroizing<String>>,
     /// DH-HMAC-CHAP, of the controller.
     pub controller: Option<Zeroizing<String>>,
+    /// TLS, in the PSK interchange format.
+    pub tls: Option<Zeroizing<String>>,
 }
 
 /// Asks the server for what the address means, by each transport that is meant and that this machine has.
@@ -114,7 +116,11 @@ pub fn look(address: &Address, host: &Host, secrets: &Secrets) -> Server {
         if address.transport.is_some_and(|wanted| wanted != transport) {
             continue;
         }
-        if let Some(lacks) = host.lacks(transport) {
+        let lacks = host.lacks(transport).or_else(|| {
+            let tls = secrets.tls.as_ref()?;
+            host.lacks_tls(transport).or_else(|| tls_key(tls).err().map(|why| why.0))
+        });
+        if let Some(lacks) = lacks {
             server.refused.push((transport, lacks));
             continue;
         }
@@ -253,7 +259,11 @@ impl Asked<'_> {
             Ok(target) => target,
             Err(error) => return Some(Err(error.into())),
         };
-        let found = nvme::discover(&target, &self.nvme_login());
+        let tls_key = match self.secrets.tls.as_deref().map(|text| tls_key(text)).transpose() {
+            Ok(key) => key,
+            Err(why) => return Some(Err(why)),
+        };
+        let found = nvme::discover(&nvme::Target { tls_key, ..target }, &self.nvme_login());
         Some(found.map_err(Why::from))
     }
 
@@ -288,9 +298,9 @@ impl Asked<'_> {
         let nqn = self.subsystem(&there, transport)?;
         let listed: Vec<&nvme::Offer> =
             there.into_iter().filter(|offer| offer.nqn == nqn).collect();
-        if let Some(offer) = listed.iter().find(|offer| offer.tls) {
+        if let Some(offer) = listed.iter().find(|offer| offer.tls && self.secrets.tls.is_none()) {
             return Err(Why(format!(
-                "{} is for TLS at {}, which `lunet attach` does not set up: see nvme.md",
+                "{} is for TLS at {}: give the host's key for it by --tls-key-file FILE",
                 offer.nqn, offer.address
             )));
         }
@@ -373,6 +383,7 @@ impl Asked<'_> {
         };
         target.secret = secret(&self.secrets.host)?;
         target.controller_secret = secret(&self.secrets.controller)?;
+        target.tls_key = self.secrets.tls.as_deref().map(|text| tls_key(text)).transpose()?;
         nvme::identify(&target, &self.nvme_login()).map_err(|error| match error {
             nvme::Error::Authentication(host) => Why(format!(
                 "{nqn} wants the host {host} to authenticate: give its secret of DH-HMAC-CHAP (DHHC-1:...) by --secret-file FILE"
@@ -383,6 +394,10 @@ impl Asked<'_> {
             error => error.into(),
         })
     }
+}
+
+fn tls_key(text: &str) -> Result<nvme::Secret, Why> {
+    Ok(nvme::Secret::parse(nvme::Purpose::Tls, text)?)
 }
 
 /// What to do about a refusal.

@@ -377,23 +377,7 @@ impl Step {
                 return Ok(kept);
             }
             Self::Line { .. } => {}
-            Self::Unit { unit, now, enabled, active, users } => {
-                let mut others = users_of(cx.source(), unit);
-                others.retain(|user| !users.contains(user));
-                if let Some(user) = others.first().filter(|_| !enabled || (*now && !active)) {
-                    return Ok(vec![format!("{unit} stays on, because {user} needs it by now")]);
-                }
-                if unit.starts_with(OWN) {
-                    // It may be trying again, and would go on.
-                    run(Call::new("systemctl stop").with([unit]).within(ENDING))?;
-                }
-                if !enabled {
-                    run(Call::new("systemctl disable --quiet").with([unit]))?;
-                }
-                if *now && !active {
-                    run(Call::new("systemctl stop").with([unit]).within(ENDING))?;
-                }
-            }
+            Self::Unit { .. } => return self.unit_away(cx),
             Self::Record { path, before, made, .. } => {
                 record_away(cx, path, before.as_deref())?;
                 made.iter().for_each(|folder| cx.machine().prune(folder));
@@ -418,18 +402,40 @@ impl Step {
             },
             Self::Directory { path, made: true } => cx.machine().prune(path),
             Self::Directory { .. } => {}
-            Self::Mount { directory } => {
-                if disk::mounted_at(cx.source(), directory).is_none() {
-                } else if cx.force {
-                    // Its files are gone at once; the kernel may go on waiting, and that is not waited for.
-                    let call = Call::new("umount -l").with([directory]).within(PATIENCE);
-                    let _ = cx.system.start(&call);
-                    let lost = "what was written to it and was not on the disk yet is lost";
-                    return Ok(vec![format!("{directory} is unmounted, and {lost}")]);
-                } else {
-                    run(Call::new("umount").with([directory]).within(ENDING))?;
-                }
-            }
+            Self::Mount { directory } => return unmounted(cx, directory),
+        }
+        Ok(Vec::new())
+    }
+
+    /// Switches a unit off again, unless others need it by now.
+    fn unit_away(&self, cx: &Context<'_>) -> Result<Vec<String>, Fault> {
+        let Self::Unit { unit, now, enabled, active, users } = self else { return Ok(Vec::new()) };
+        let mut others = users_of(cx.source(), unit);
+        others.retain(|user| !users.contains(user));
+        if let Some(user) = others.first().filter(|_| !enabled || (*now && !active)) {
+            return Ok(vec![format!("{unit} stays on, because {user} needs it by now")]);
+        }
+        let stop = || Call::new("systemctl stop").with([unit]).within(ENDING);
+        let disable = Call::new("systemctl disable --quiet").with([unit]);
+        if unit.starts_with(OWN) {
+            // It may be trying again, and would go on. Without its file there is nothing to stop.
+            let _ = cx.system.start(&stop())?;
+            let is_there = cx.source().read(&format!("/etc/systemd/system/{unit}")).is_some();
+            return cx
+                .system
+                .run(&disable)
+                .map(drop)
+                .or_else(|fault| match is_there {
+                    true => Err(fault),
+                    false => Ok(()),
+                })
+                .map(|()| Vec::new());
+        }
+        if !enabled {
+            cx.system.run(&disable)?;
+        }
+        if *now && !active {
+            cx.system.run(&stop())?;
         }
         Ok(Vec::new())
     }
@@ -447,9 +453,15 @@ impl Step {
             Self::Map { wwid, .. } => {
                 let Some(map) = disk::map_of(source, wwid) else { return Ok(()) };
                 let name = source.text(&format!("/sys/block/{map}/dm/name")).unwrap_or(map);
-                let call = Call::new("dmsetup message").with([&name, "0", "fail_if_no_path"]);
-                // Without it the map waits as long as it is set to, and not for good.
-                let _ = cx.system.start(&call.within(PATIENCE));
+                // multipathd would have the map wait again when it hears of the paths; it may not run.
+                let calls = [
+                    Call::new("multipathd disablequeueing map").with([&name]),
+                    Call::new("dmsetup message").with([&name, "0", "fail_if_no_path"]),
+                ];
+                for call in calls {
+                    // Without it the map waits as long as it is set to, and not for good.
+                    let _ = cx.system.start(&call.within(PATIENCE));
+                }
                 return Ok(());
             }
             Self::Session { path } if path.session(&host::sessions(source)).is_some() => {
@@ -617,6 +629,7 @@ impl Step {
                 serde_json::json!({
                     "transport": path.kind(), "traddr": path.address, "trsvcid": path.port.to_string(),
                     "dhchap_key": text(&secrets.host), "dhchap_ctrl_key": text(&secrets.controller),
+                    "tls": secrets.tls.as_ref().map(|_| true), "tls_key": text(&secrets.tls),
                 })
             })
             .collect();
@@ -659,6 +672,13 @@ fn users_of(source: &dyn Source, unit: &str) -> Vec<String> {
                 format!("the session with {} at {place}", session.target)
             }));
             found
+        }
+        "tlshd.service" => {
+            let controllers = host::controllers(source);
+            let secured = controllers.into_iter().filter(|controller| {
+                source.text(&format!("/sys/class/nvme/{}/tls_key", controller.id)).is_some()
+            });
+            secured.map(|controller| format!("the controller {}", controller.id)).collect()
         }
         _ => Vec::new(),
     }
@@ -850,6 +870,20 @@ fn record_away(cx: &Context<'_>, path: &Path, before: Option<&[Setting]>) -> Res
         Some(before) => path.update(before),
     };
     cx.system.run(&call).map(drop)
+}
+
+fn unmounted(cx: &Context<'_>, directory: &str) -> Result<Vec<String>, Fault> {
+    if disk::mounted_at(cx.source(), directory).is_none() {
+        return Ok(Vec::new());
+    }
+    if !cx.force {
+        let call = Call::new("umount").with([directory]).within(ENDING);
+        return cx.system.run(&call).map(|_| Vec::new());
+    }
+    // Its files are gone at once; the kernel may go on waiting, and that is not waited for.
+    let _ = cx.system.start(&Call::new("umount -l").with([directory]).within(PATIENCE));
+    let lost = "what was written to it and was not on the disk yet is lost";
+    Ok(vec![format!("{directory} is unmounted, and {lost}")])
 }
 
 /// Removes a file of ours, unless somebody has changed it.

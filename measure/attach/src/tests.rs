@@ -78,6 +78,7 @@ fn secrets() -> Secrets {
         target: text("another-secret-1"),
         host: text(KEY),
         controller: None,
+        tls: None,
     }
 }
 
@@ -570,6 +571,33 @@ fn what_comes_late_after_a_reboot_is_connected_and_mounted() {
         let stop = format!("systemctl stop lunet-attach-{}-1.service", plan.name);
         assert!(fake.ran.borrow().contains(&stop));
     }
+}
+
+#[test]
+fn tls_needs_a_kernel_and_its_helper_and_keeps_its_key_to_itself() {
+    let tls = "NVMeTLSkey-1:01:yfA5y7w9H1djYdTd2lm8kSqfjE3Npv1Mq1Bz9V7byVAVpSqd:";
+    let fake = Fake::new();
+    let lacks = |fake: &Fake, transport| Host::look(fake).lacks_tls(transport).unwrap_or_default();
+    assert!(lacks(&fake, Transport::NvmeTcp).contains("no TLS for NVMe over TCP"));
+    fake.tree.borrow_mut().file("/sys/module/nvme_keyring/x", "");
+    assert!(lacks(&fake, Transport::NvmeTcp).ends_with("`apt install ktls-utils`"));
+    fake.tree.borrow_mut().file("/usr/sbin/tlshd", "");
+    assert_eq!(lacks(&fake, Transport::NvmeTcp), "");
+    assert!(lacks(&fake, Transport::Iscsi).contains("iSCSI over TCP has no TLS"));
+    let before = fake.state();
+    let options = Options { tls: true, ..Options::default() };
+    let plan = planned(&fake, Transport::NvmeTcp, 1, &options);
+    let secrets = Secrets { tls: Some(Zeroizing::new(tls.to_owned())), ..Secrets::default() };
+    attach(&fake, &plan, &secrets, &[], STATE).expect("attached");
+    let config = "/etc/nvme/lunet-attach-lab-1.json";
+    let config = lunet_host::source::Source::read(&fake, config).expect("a file");
+    assert!(config.contains(tls) && config.contains("\"tls\": true"), "{config}");
+    let ran = fake.ran.borrow().join("\n");
+    assert!(ran.contains(" --tls ") && ran.contains("enable --quiet --now tlshd.service"), "{ran}");
+    let told = page::plan(&plan) + &serde_json::to_string(&there(&fake)).expect("JSON") + &ran;
+    assert!(!told.contains("NVMeTLSkey"), "{told}");
+    clear(&fake).expect("detached");
+    assert_eq!(fake.state(), before);
 }
 
 /// systemd takes what begins with a percent sign for something of its own.

@@ -59,6 +59,9 @@ pub struct Attach {
     /// File with the secret that the target proves (?target_user=NAME in the address), or the controller
     #[arg(long, value_name = "FILE", requires = "secret_file")]
     target_secret_file: Option<PathBuf>,
+    /// File with the host's key of TLS (NVMeTLSkey-1:...), readable by its owner only: NVMe over TCP with TLS
+    #[arg(long, value_name = "FILE")]
+    tls_key_file: Option<PathBuf>,
     /// Print what attaches it on another machine instead
     #[arg(long = "for", value_enum, value_name = "PLATFORM")]
     platform: Option<For>,
@@ -305,6 +308,7 @@ impl Attach {
             mkfs: self.mkfs.map(Into::into),
             one_path: self.one_path,
             nvme_secret: secrets.host.is_some(),
+            tls: secrets.tls.is_some(),
         };
         Ok(plan::plan(address, &host, &server, &wanted, there)?)
     }
@@ -323,6 +327,9 @@ impl Attach {
                 (true, true) => &mut all.controller,
             };
             *place = Some(text);
+        }
+        if let Some(file) = &self.tls_key_file {
+            all.tls = Some(secrets::tls_text_of_file(file)?);
         }
         let asked = |user: &Option<String>, have: &mut Option<Zeroizing<String>>| -> Result<()> {
             if let (Some(user), None) = (user, &have) {
