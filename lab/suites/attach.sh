@@ -1,7 +1,7 @@
 # `lunet attach` and `lunet detach` on a Linux host, against a target in the same guest: what is attached holds, comes back as after a
 # reboot, and what is detached leaves the guest as it was. The guest has no systemd; what it does at boot is done by hand here.
 # client: lunet attach
-# minutes: 2
+# minutes: 4
 
 # Everything that an attachment may leave: files, mounts, sessions, controllers.
 tree() {

@@ -765,3 +765,20 @@ fn mount_unit(directory: &str) -> String {
     }
     name + ".mount"
 }
+
+#[cfg(test)]
+mod tests {
+    use super::mount_unit;
+
+    /// By systemd-escape(1).
+    #[test]
+    fn mounts_have_the_names_that_systemd_gives_them() {
+        for (directory, unit) in [
+            ("/srv/vms", "srv-vms.mount"),
+            ("/srv/a b/", r"srv-a\x20b.mount"),
+            ("/.x-y/\u{e9}", r"\x2ex\x2dy-\xc3\xa9.mount"),
+        ] {
+            assert_eq!(mount_unit(directory), unit);
+        }
+    }
+}
