@@ -158,22 +158,22 @@ pub fn all(machine: &dyn Machine, state: &str) -> Journals {
             wrong => found.damaged.push(Damaged {
                 name: name.to_owned(),
                 journal: path(state, name),
-                why: wrong.err().unwrap_or_else(|| "it is another one's".to_owned()),
+                why: wrong.err().map_or_else(|| "it is another one's".to_owned(), |fault| fault.0),
             }),
         }
     }
     found
 }
 
-fn read(machine: &dyn Machine, path: &str) -> Result<Option<Attachment>, String> {
-    let Some(kept) = machine.get(path).map_err(|fault| fault.0)? else { return Ok(None) };
-    let json: serde_json::Value =
-        serde_json::from_slice(&kept.bytes).map_err(|error| error.to_string())?;
+fn read(machine: &dyn Machine, path: &str) -> Result<Option<Attachment>, Fault> {
+    let wrong = |error: serde_json::Error| Fault(error.to_string());
+    let Some(kept) = machine.get(path)? else { return Ok(None) };
+    let json: serde_json::Value = serde_json::from_slice(&kept.bytes).map_err(wrong)?;
     let is = &json["version"];
     if is != VERSION {
-        return Err(format!(
+        return Err(Fault(format!(
             "it has the form {is}, and this lunet knows {VERSION}: the lunet that wrote it can detach it"
-        ));
+        )));
     }
-    serde_json::from_value(json).map(Some).map_err(|error| error.to_string())
+    serde_json::from_value(json).map(Some).map_err(wrong)
 }
