@@ -1,6 +1,6 @@
 //! Processors.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 
 use serde::{Deserialize, Serialize};
 
@@ -45,6 +45,32 @@ pub struct Cpu {
     pub avx512: Option<bool>,
     /// AES instructions.
     pub aes: Option<bool>,
+    /// The lowest frequency that a CPU is limited to (scaling_max_freq), in MHz.
+    pub limit_mhz: Option<i64>,
+    /// Whether it may go beyond its nominal frequency.
+    pub boost: Option<bool>,
+    /// The share of its frequency that intel_pstate allows, in percent.
+    pub max_perf_percent: Option<i64>,
+    /// How many CPUs have each governor.
+    pub governor_counts: BTreeMap<String, i64>,
+    /// How many CPUs have each energy performance preference.
+    pub preference_counts: BTreeMap<String, i64>,
+    /// The worst energy bias of a CPU: 0 = performance, 6 = normal, 15 = power.
+    pub energy_bias: Option<i64>,
+    /// CPUs that are there and switched off.
+    pub offline: Option<i64>,
+    /// CPUs that the scheduler leaves alone (isolcpus), and those without a tick (nohz_full).
+    pub isolated: Option<i64>,
+    /// See `isolated`.
+    pub tickless: Option<i64>,
+    /// Whether two threads share a core: `on`, `off`, `forceoff`, `notsupported`.
+    pub smt: Option<String>,
+    /// Version of its microcode.
+    pub microcode: Option<String>,
+    /// `menu`, `teo`, `haltpoll`, `ladder`.
+    pub idle_governor: Option<String>,
+    /// Weaknesses for which the kernel knows no way out: `Vulnerable...`.
+    pub vulnerable: Vec<String>,
 }
 
 /// A state in which an idle CPU waits.
@@ -69,6 +95,7 @@ pub(super) fn read(source: &dyn Source) -> Cpu {
         ..Cpu::default()
     };
     counts(source, &mut cpu);
+    limits(source, &mut cpu);
     frequency(source, &mut cpu);
     cpu.deepest_cstate_latency_us = cpu
         .cstates
@@ -90,6 +117,7 @@ fn counts(source: &dyn Source, cpu: &mut Cpu) {
         match key {
             "processor" => threads += 1,
             "model name" if cpu.model.is_none() => cpu.model = Some(value.to_owned()),
+            "microcode" if cpu.microcode.is_none() => cpu.microcode = Some(value.to_owned()),
             "vendor_id" if cpu.vendor.is_none() => cpu.vendor = Some(value.to_owned()),
             "physical id" => {
                 package = value;
@@ -139,6 +167,47 @@ fn frequency(source: &dyn Source, cpu: &mut Cpu) {
         1 => chosen.into_iter().next(),
         _ => Some("mixed".to_owned()),
     };
+}
+
+/// What holds the processors back.
+fn limits(source: &dyn Source, cpu: &mut Cpu) {
+    let list = |file: &str| {
+        let cpus = cpu_list(&source.text(&format!("{SYS}/{file}"))?)?;
+        i64::try_from(cpus.len()).ok()
+    };
+    cpu.offline = list("offline");
+    cpu.isolated = list("isolated");
+    cpu.tickless = list("nohz_full");
+    cpu.smt = source.text(&format!("{SYS}/smt/control"));
+    cpu.idle_governor = source.text(&format!("{SYS}/cpuidle/current_governor"));
+    cpu.boost = source
+        .flag(&format!("{SYS}/cpufreq/boost"))
+        .or_else(|| source.flag(&format!("{SYS}/intel_pstate/no_turbo")).map(|off| !off));
+    cpu.max_perf_percent = source.int(&format!("{SYS}/intel_pstate/max_perf_pct"));
+    let online = source.text(&format!("{SYS}/online")).and_then(|text| cpu_list(&text));
+    for id in online.unwrap_or_default() {
+        let at = format!("{SYS}/cpu{id}");
+        if let Some(khz) = source.int(&format!("{at}/cpufreq/scaling_max_freq")) {
+            let mhz = khz / 1000;
+            cpu.limit_mhz = Some(cpu.limit_mhz.map_or(mhz, |least| least.min(mhz)));
+        }
+        let bias = source.int(&format!("{at}/power/energy_perf_bias"));
+        cpu.energy_bias = cpu.energy_bias.max(bias);
+        if let Some(governor) = source.text(&format!("{at}/cpufreq/scaling_governor")) {
+            *cpu.governor_counts.entry(governor).or_insert(0) += 1;
+        }
+        if let Some(preference) =
+            source.text(&format!("{at}/cpufreq/energy_performance_preference"))
+        {
+            *cpu.preference_counts.entry(preference).or_insert(0) += 1;
+        }
+    }
+    for name in source.names(&format!("{SYS}/vulnerabilities")) {
+        let state = source.text(&format!("{SYS}/vulnerabilities/{name}")).unwrap_or_default();
+        if state.starts_with("Vulnerable") {
+            cpu.vulnerable.push(name);
+        }
+    }
 }
 
 fn cstates(source: &dyn Source) -> Vec<CState> {

@@ -20,11 +20,7 @@ pub struct Dmesg {
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct DmesgHit {
-    /// What they mean: `iser_registered`, `iser_failed`, `iser_connected`, `rdma_refused`,
-    /// `rdma_exhausted`, `pcie_limited`, `pcie_error`, `nvme_timeout`, `nvme_lost`, `nvme_aborted`, `nvme_no_power_state`,
-    /// `io_error`, `nic_link_down`, `nic_tx_timeout`, `nic_reset`, `cable_fault`, `too_hot`,
-    /// `syn_flood`, `out_of_memory`, `hung_task`, `zfs_error`, `zfs_suspended`, `target_timeout`,
-    /// `target_abort`, `iscsi_connection_lost`, `machine_check`.
+    /// What they mean: `iser_registered`, `nvme_timeout`, `io_error`... (all are in src/source/kernel_log.rs).
     pub kind: String,
     /// The device that the lines name: `nvme0`, `0000:41:00.0`, `mlx5_0`.
     pub device: Option<String>,
@@ -60,7 +56,23 @@ pub(super) fn read(source: &dyn Source) -> Dmesg {
 
 /// The first word that names a device.
 fn device(text: &str) -> Option<String> {
-    let starts = ["nvme", "mlx", "sd", "en", "eth", "bond", "ib", "rxe", "irdma"];
+    let starts = [
+        "nvme",
+        "mlx",
+        "sd",
+        "en",
+        "eth",
+        "bond",
+        "ib",
+        "rxe",
+        "irdma",
+        "md",
+        "dm-",
+        "ata",
+        "mpt3sas_cm",
+        "vmbr",
+        "vd",
+    ];
     let words =
         || text.split([' ', ',', '(', ')', '[', ']']).map(|word| word.trim_matches([':', '\'']));
     let named = |word: &&str| {

@@ -1,6 +1,10 @@
 //! Drives.
 
+mod link;
 mod nvme;
+mod smart;
+
+use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
 
@@ -8,6 +12,10 @@ use super::memory::chosen;
 use super::parse::sorted;
 use super::{Pcie, Zfs, pcie};
 use crate::source::Source;
+
+pub use link::{DriveIo, Hba, SasPhy};
+pub(super) use link::{adapters, phys};
+pub use smart::Smart;
 
 /// A whole block device.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
@@ -104,6 +112,33 @@ pub struct Drive {
     pub available_spare_percent: Option<i64>,
     /// Reads and writes that failed on its medium.
     pub media_errors: Option<i64>,
+    /// Numbers of an NVMe drive's SMART log, by nvme-cli's names: `thm_temp1_trans_count`, `unsafe_shutdowns`,
+    /// `num_err_log_entries`, `power_on_hours`...
+    pub nvme_log: BTreeMap<String, i64>,
+    /// Temperature from which an NVMe drive may stop, in degrees Celsius.
+    pub temperature_critical_celsius: Option<i64>,
+    /// What a SATA or SAS drive says of itself.
+    pub smart: Option<Smart>,
+    /// State of a SCSI device, or of an NVMe drive's controller: `running`, `offline`, `blocked`; `live`, `dead`.
+    pub state: Option<String>,
+    /// Commands that failed since start.
+    pub errors: Option<i64>,
+    /// Whether it may only be read.
+    pub read_only: Option<bool>,
+    /// `none`, `host-aware`, `host-managed`: shingled tracks.
+    pub zoned: Option<String>,
+    /// What it has done since start.
+    pub io: Option<DriveIo>,
+    /// Its SCSI host: `host7`.
+    pub host: Option<String>,
+    /// Its port of libata: `ata1`.
+    pub ata_port: Option<String>,
+    /// Speed of its SATA link now, in Mbit/s.
+    pub link_mbit: Option<i64>,
+    /// Speed that the kernel allows it now: less after errors.
+    pub link_limit_mbit: Option<i64>,
+    /// Speed that its port could have.
+    pub link_max_mbit: Option<i64>,
     /// Pool that it belongs to.
     pub zfs_pool: Option<String>,
     /// Vdev of the pool: `raidz1-0`.
@@ -186,6 +221,10 @@ fn drive(source: &dyn Source, name: &str) -> Drive {
         _ => pcie::on_path(&link).map(str::to_owned),
     };
     drive.remote = matches!(drive.transport.as_deref(), Some("iscsi" | "tcp" | "rdma" | "fc"));
+    link::read(source, &link, &mut drive);
+    if kind(name) == "scsi" && !drive.remote && drive.transport.as_deref() != Some("virtio") {
+        drive.smart = smart::read(source, name);
+    }
     if drive.transport.as_deref() == Some("sata") {
         drive.link_power_policy =
             link.split('/').find(|part| part.starts_with("host")).and_then(|host| {

@@ -3,13 +3,16 @@
 mod multipath;
 mod nvme;
 mod open_iscsi;
+mod paths;
 
 use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
 
-use super::Value;
+use super::{Nic, Value};
 use crate::source::Source;
+
+pub use paths::{MapPath, PathGroup};
 
 /// The initiators of this machine.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
@@ -21,6 +24,25 @@ pub struct Initiators {
     pub nvme_hosts: Vec<NvmeHost>,
     /// dm-multipath.
     pub multipath: Multipath,
+    /// How packets go to the targets that are used.
+    pub routes: Vec<Route>,
+    /// Connection of each NVMe host to each discovery controller or subsystem that is to be there at boot
+    /// (/etc/nvme/discovery.conf has lines).
+    pub nvme_autoconnect: Option<bool>,
+}
+
+/// The way to a target's address.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct Route {
+    /// Address of the target.
+    pub to: String,
+    /// The interface that packets leave by.
+    pub netdev: Option<String>,
+    /// The router that they are given to; `null` if the target is in the same network.
+    pub gateway: Option<String>,
+    /// Own address.
+    pub from: Option<String>,
 }
 
 /// open-iscsi.
@@ -74,6 +96,8 @@ pub struct IscsiSession {
     /// `FirstBurstLength`, `MaxBurstLength`, `MaxOutstandingR2T`, `HeaderDigest`, `DataDigest`,
     /// `ImmediateData`, `InitialR2T`.
     pub params: BTreeMap<String, Value>,
+    /// Whether the session comes back by itself after a reboot: node.startup of its record (only root may see it).
+    pub startup: Option<String>,
     /// Disks that are attached by the session.
     pub disks: Vec<IscsiDisk>,
 }
@@ -92,6 +116,8 @@ pub struct IscsiDisk {
     pub queue_depth: Option<i64>,
     /// Time-out of a command in seconds.
     pub timeout_seconds: Option<i64>,
+    /// Whether it may only be read.
+    pub read_only: Option<bool>,
     /// The multipath map that it belongs to: `dm-3`.
     pub map: Option<String>,
 }
@@ -137,6 +163,10 @@ pub struct NvmePath {
     /// What the target says of the path for each namespace (ANA): `optimized`, `non-optimized`, `inaccessible`...
     /// Empty unless the kernel joins paths.
     pub ana_states: Vec<String>,
+    /// How long it waits between two tries to come back, in seconds.
+    pub reconnect_delay_seconds: Option<i64>,
+    /// Whether it is a discovery controller.
+    pub discovery: bool,
     /// Whether it has a key of TLS.
     pub tls: Option<bool>,
 }
@@ -169,14 +199,60 @@ pub struct MultipathMap {
     pub queue_if_no_path: Option<bool>,
     /// How the paths are chosen: `service-time 0`, `round-robin 0`, `queue-length 0`.
     pub path_selector: Option<String>,
+    /// Groups of paths, in the order of their priority.
+    pub groups: Vec<PathGroup>,
+    /// Whether it may be written: `rw`, `ro`.
+    pub write_protect: Option<String>,
+    /// What sets the paths' states at the target: `1 alua`, `0`.
+    pub hardware_handler: Option<String>,
 }
 
 /// Reads about the initiators.
 pub(super) fn read(source: &dyn Source) -> Initiators {
     let maps = multipath::maps(source);
+    let config = |path: &str| {
+        let text = source.read(path)?;
+        Some(text.lines().any(|line| !line.trim().is_empty() && !line.starts_with('#')))
+    };
     Initiators {
         open_iscsi: open_iscsi::read(source, &maps),
         nvme_hosts: nvme::read(source),
         multipath: multipath::read(source, maps),
+        routes: Vec::new(),
+        nvme_autoconnect: config("/etc/nvme/config.json")
+            .or_else(|| config("/etc/nvme/discovery.conf")),
     }
+}
+
+/// Asks for the way to each target whose address is in no network of this machine.
+pub(super) fn routes(source: &dyn Source, initiators: &Initiators, nics: &[Nic]) -> Vec<Route> {
+    let sessions = initiators.open_iscsi.iter().flat_map(|open| &open.sessions);
+    let paths = initiators.nvme_hosts.iter().flat_map(|host| &host.paths);
+    let mut all: Vec<&String> = sessions
+        .filter_map(|s| s.address.as_ref())
+        .chain(paths.filter_map(|p| p.address.as_ref()))
+        .collect();
+    all.sort();
+    all.dedup();
+    let near = |to: &str| {
+        let networks = nics.iter().flat_map(|nic| &nic.addresses);
+        networks.into_iter().any(|network| crate::expr::in_network(to, network))
+    };
+    all.retain(|to| !near(to) && to.parse::<std::net::IpAddr>().is_ok());
+    let route = |to: &String| {
+        // 10.30.0.20 via 192.168.1.1 dev vmbr0 src 192.168.1.31 uid 0
+        let text = source.output("ip", &["route", "get", to])?;
+        let mut words = text.split_whitespace();
+        let mut route = Route { to: to.clone(), ..Route::default() };
+        while let Some(word) = words.next() {
+            match word {
+                "via" => route.gateway = words.next().map(str::to_owned),
+                "dev" => route.netdev = words.next().map(str::to_owned),
+                "src" => route.from = words.next().map(str::to_owned),
+                _ => {}
+            }
+        }
+        Some(route)
+    };
+    all.into_iter().filter_map(route).collect()
 }

@@ -5,11 +5,14 @@
 //! number is an `i64`, because expressions do not mix signed and unsigned ones; units are in the
 //! names.
 
+mod block;
+mod clock;
 mod config_files;
 mod cpu;
 mod dmesg;
 mod drive;
 mod initiator;
+mod load;
 mod lunet;
 mod memory;
 mod network;
@@ -21,6 +24,8 @@ mod pcie;
 mod platform;
 mod rdma;
 mod relations;
+mod sensors;
+mod service;
 mod sysctl;
 mod target;
 mod truenas;
@@ -34,17 +39,24 @@ use std::net::IpAddr;
 
 use crate::source::{Masked, Source};
 
+pub use block::{
+    Array, ArrayMember, Block, DmDevice, DmTarget, Drbd, LogicalVolume, Mount, Partition,
+    PhysicalVolume, Swap, ThinPool, VolumeGroup,
+};
+pub use clock::Clock;
 pub use config_files::{ConfigFiles, ModprobeOption, SysctlLine, UdevRule};
 pub use cpu::{CState, Cpu};
 pub use dmesg::{Dmesg, DmesgHit};
-pub use drive::{Drive, LbaFormat, PowerState};
+pub use drive::{Drive, DriveIo, Hba, LbaFormat, PowerState, SasPhy, Smart};
 pub use initiator::{
-    Initiators, IscsiDisk, IscsiSession, Multipath, MultipathMap, NvmeHost, NvmePath, OpenIscsi,
+    Initiators, IscsiDisk, IscsiSession, MapPath, Multipath, MultipathMap, NvmeHost, NvmePath,
+    OpenIscsi, PathGroup, Route,
 };
+pub use load::{Load, Softnet};
 pub use lunet::{Lunet, LunetPortal};
 pub use memory::{Dimm, Memory};
 pub use network::{Listener, TcpConnection};
-pub use nic::{Coalesce, Ecn, Irqs, Nic, Pfc};
+pub use nic::{Bond, BondMember, Coalesce, Ecn, Fec, Irqs, Nic, Optics, Pfc, Qdisc, Rss};
 pub use numa::NumaNode;
 pub use page::page;
 pub use parse::version_num;
@@ -52,11 +64,13 @@ pub use pcie::Pcie;
 pub use platform::Platform;
 pub use rdma::{Gid, Rdma};
 pub(crate) use relations::{drives_of, rdma_used, storage_nics};
-pub use target::{Lun, Portal, Target, TargetSession};
+pub use sensors::{Edac, Fan, PowerLimit, Sensors, Temperature};
+pub use service::Service;
+pub use target::{Lun, NvmetPort, Portal, Target, TargetSession, View};
 pub use truenas::{InitScript, TrueNas, Tunable};
 pub use tuner::Tuner;
 pub use value::Value;
-pub use zfs::{Arc, Dataset, Pool, Vdev, VdevDisk, Zfs, Zvol};
+pub use zfs::{Arc, Dataset, Pool, Scan, Vdev, VdevDisk, Zfs, Zvol};
 
 /// Everything that is known about a machine.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
@@ -79,10 +93,18 @@ pub struct Facts {
     pub rdma: Vec<Rdma>,
     /// Whole block devices, without loop devices, zvols, RAM disks and mappings.
     pub drives: Vec<Drive>,
+    /// Adapters for SAS, SATA and RAID.
+    pub hbas: Vec<Hba>,
+    /// Links of SAS.
+    pub sas_phys: Vec<SasPhy>,
+    /// What lies above the drives: arrays, LVM, file systems, swap.
+    pub block: Block,
     /// OpenZFS; `null` if it is neither loaded nor installed.
     pub zfs: Option<Zfs>,
     /// What this machine serves: one entry for each iSCSI target or NVMe subsystem.
     pub targets: Vec<Target>,
+    /// Ports of the kernel's NVMe target.
+    pub nvmet_ports: Vec<NvmetPort>,
     /// The lunet servers of this machine.
     pub lunets: Vec<Lunet>,
     /// Which targets this machine uses.
@@ -99,6 +121,14 @@ pub struct Facts {
     pub listeners: Vec<Listener>,
     /// TCP connections of storage protocols.
     pub tcp_connections: Vec<TcpConnection>,
+    /// The kernel's clock.
+    pub clock: Clock,
+    /// Counters since start: processor time, memory, TCP.
+    pub load: Load,
+    /// What the hardware measures of itself.
+    pub sensors: Sensors,
+    /// Limits of storage services.
+    pub services: Vec<Service>,
     /// Other programs that tune the machine, as far as they are installed.
     pub tuners: Vec<Tuner>,
     /// What configuration files say.
@@ -110,6 +140,7 @@ pub fn facts(source: &dyn Source) -> Facts {
     let source: &dyn Source = &Masked(source);
     let listeners = network::listeners(source);
     let lunets = lunet::read(source);
+    let drives = drive::read(source);
     let mut facts = Facts {
         platform: platform::read(source),
         cmdline: platform::cmdline(source),
@@ -118,9 +149,13 @@ pub fn facts(source: &dyn Source) -> Facts {
         memory: memory::read(source),
         nics: nic::read(source),
         rdma: rdma::read(source),
-        drives: drive::read(source),
+        hbas: drive::adapters(source),
+        sas_phys: drive::phys(source),
+        block: block::read(source, &drives),
+        drives,
         zfs: zfs::read(source),
         targets: target::read(source, &listeners, &lunets),
+        nvmet_ports: target::nvmet_ports(source),
         lunets,
         initiators: initiator::read(source),
         sysctls: sysctl::read(source),
@@ -129,9 +164,14 @@ pub fn facts(source: &dyn Source) -> Facts {
         dmesg: dmesg::read(source),
         listeners,
         tcp_connections: network::connections(source),
+        clock: clock::read(source),
+        load: load::read(source),
+        sensors: sensors::read(source),
+        services: service::read(source),
         tuners: tuner::read(source),
         config_files: config_files::read(source),
     };
+    facts.initiators.routes = initiator::routes(source, &facts.initiators, &facts.nics);
     connect(&mut facts);
     facts
 }

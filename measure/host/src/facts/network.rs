@@ -54,6 +54,26 @@ pub struct TcpConnection {
     pub sack: Option<bool>,
     /// Whether windows beyond 64 KiB are possible.
     pub window_scaling: Option<bool>,
+    /// Bytes that came and that the program has not read.
+    pub receive_queue_bytes: Option<i64>,
+    /// Bytes that are to be sent or not acknowledged.
+    pub send_queue_bytes: Option<i64>,
+    /// Share of the time with something to send in which the other end's window was closed, in percent.
+    pub window_limited_percent: Option<i64>,
+    /// The same of the own send buffer.
+    pub buffer_limited_percent: Option<i64>,
+    /// How far segments overtake each other; 3 = not at all.
+    pub reordering: Option<i64>,
+    /// Segments that may be under way.
+    pub congestion_window: Option<i64>,
+    /// Bytes that were sent, and those that were sent again.
+    pub bytes_sent: Option<i64>,
+    /// See `bytes_sent`.
+    pub bytes_retransmitted: Option<i64>,
+    /// Segments that are not acknowledged.
+    pub unacknowledged: Option<i64>,
+    /// Tries that an answer is waited for.
+    pub backoff: Option<i64>,
 }
 
 /// The ports of storage protocols.
@@ -134,6 +154,8 @@ fn connection(line: &str) -> Option<TcpConnection> {
         local_port,
         remote_address,
         remote_port,
+        receive_queue_bytes: words.get(1).and_then(|word| word.parse().ok()),
+        send_queue_bytes: words.get(2).and_then(|word| word.parse().ok()),
         ..TcpConnection::default()
     })
 }
@@ -159,6 +181,14 @@ fn details(line: &str, connection: &mut TcpConnection) {
         };
         match key {
             "wscale" => has.2 = true,
+            "rwnd_limited" => connection.window_limited_percent = share(value),
+            "sndbuf_limited" => connection.buffer_limited_percent = share(value),
+            "reordering" => connection.reordering = value.parse().ok(),
+            "cwnd" => connection.congestion_window = value.parse().ok(),
+            "bytes_sent" => connection.bytes_sent = value.parse().ok(),
+            "bytes_retrans" => connection.bytes_retransmitted = value.parse().ok(),
+            "unacked" => connection.unacknowledged = value.parse().ok(),
+            "backoff" => connection.backoff = value.parse().ok(),
             "mss" => connection.mss = value.parse().ok(),
             "pmtu" => connection.path_mtu = value.parse().ok(),
             "rtt" => connection.rtt_us = micros(value),
@@ -175,6 +205,11 @@ fn details(line: &str, connection: &mut TcpConnection) {
     connection.sack = Some(has.1);
     connection.window_scaling = Some(has.2);
     connection.ecn = Some(has.3);
+}
+
+/// `84123ms(97.1%)`
+fn share(value: &str) -> Option<i64> {
+    value.split_once('(')?.1.split(['.', '%']).next()?.parse().ok()
 }
 
 fn protocol(port: i64) -> Option<&'static str> {

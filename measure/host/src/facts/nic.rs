@@ -1,6 +1,7 @@
 //! Network interfaces.
 
 mod ethtool;
+mod link;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
@@ -11,6 +12,8 @@ use super::parse::{cpu_list, shell_value, sorted};
 use super::pcie::{self, is_address};
 use super::{Facts, Pcie};
 use crate::source::Source;
+
+pub use link::{Bond, BondMember, Fec, Optics, Qdisc, Rss};
 
 /// A network interface.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
@@ -93,7 +96,24 @@ pub struct Nic {
     pub storage: Option<bool>,
     /// Whether the default route goes over it.
     pub default_route: Option<bool>,
-    /// Packets that were lost since start: `rx_dropped`, `rx_errors`, `rx_missed_errors`,
+    /// How a bond stands.
+    pub bond: Option<Bond>,
+    /// How received packets are spread over queues.
+    pub rss: Option<Rss>,
+    /// What queues packets in front of it.
+    pub qdiscs: Vec<Qdisc>,
+    /// Its transceiver, if that says something.
+    pub optics: Option<Optics>,
+    /// Forward error correction.
+    pub fec: Option<Fec>,
+    /// Number of a VLAN.
+    pub vlan_id: Option<i64>,
+    /// Whether speed and duplex are agreed on with the other end.
+    pub autonegotiation: Option<bool>,
+    /// Whether software spreads received packets over CPUs (RPS).
+    pub rps: Option<bool>,
+    /// Packets that were lost since start, and other counters of errors of any driver that are not 0, by the
+    /// driver's names without `port.` and `.nic`: `carrier_changes`, `rx_dropped`, `rx_errors`, `rx_missed_errors`,
     /// `rx_fifo_errors`, `rx_crc_errors`, `tx_dropped`, `tx_errors`, `rx_packets`, `tx_packets`, and
     /// of the driver's own `rx_out_of_buffer`, `rx_discards_phy`, `rx_pause_ctrl_phy`,
     /// `tx_pause_ctrl_phy`, `rx_prio3_pause`...
@@ -158,10 +178,11 @@ pub(super) fn read(source: &dyn Source) -> Vec<Nic> {
         .filter(|name| name != "lo" && name != "bonding_masters")
         .map(|name| {
             let mut nic = nic(source, &name);
-            let (addresses, max_mtu) = links.get(&name).cloned().unwrap_or_default();
-            (nic.addresses, nic.max_mtu) = (addresses, max_mtu);
+            let link = links.get(&name).cloned().unwrap_or_default();
+            (nic.addresses, nic.max_mtu, nic.vlan_id) = link;
             nic.default_route = default.as_ref().map(|names| names.contains(&name));
             ethtool::read(source, &mut nic);
+            link::read(source, &mut nic);
             nic
         })
         .collect()
@@ -194,6 +215,9 @@ fn nic(source: &dyn Source, name: &str) -> Nic {
         Some("bond" | "bridge") => nic.slaves = sorted(lower),
         _ => nic.parent = (lower.len() == 1).then(|| lower.remove(0)),
     }
+    nic.rps = source
+        .text(&format!("{sys}/queues/rx-0/rps_cpus"))
+        .map(|mask| mask.bytes().any(|byte| !matches!(byte, b'0' | b',')));
     nic.bond_mode = first_word(source, &format!("{sys}/bonding/mode"));
     nic.bond_hash = first_word(source, &format!("{sys}/bonding/xmit_hash_policy"));
     let rdma = source.names(&format!("{sys}/device/infiniband"));
@@ -250,17 +274,29 @@ fn counters(source: &dyn Source, sys: &str) -> BTreeMap<String, i64> {
         "rx_crc_errors",
         "tx_dropped",
         "tx_errors",
+        "collisions",
+        "rx_over_errors",
+        "rx_length_errors",
+        "tx_carrier_errors",
+        "tx_aborted_errors",
     ];
-    names
+    let mut all: BTreeMap<String, i64> = names
         .iter()
         .filter_map(|name| {
             Some(((*name).to_owned(), source.int(&format!("{sys}/statistics/{name}"))?))
         })
-        .collect()
+        .collect();
+    if let Some(changes) = source.int(&format!("{sys}/carrier_changes")) {
+        all.insert("carrier_changes".to_owned(), changes);
+    }
+    all
 }
 
-/// The addresses of each interface, and the largest MTU that it takes.
-fn links(source: &dyn Source) -> BTreeMap<String, (Vec<String>, Option<i64>)> {
+/// Addresses, the largest MTU, the number of a VLAN.
+type Link = (Vec<String>, Option<i64>, Option<i64>);
+
+/// What `ip` says of each interface.
+fn links(source: &dyn Source) -> BTreeMap<String, Link> {
     let text = source.output("ip", &["-d", "-j", "addr"]).unwrap_or_default();
     let links: serde_json::Value = serde_json::from_str(&text).unwrap_or_default();
     let mut all = BTreeMap::new();
@@ -274,7 +310,9 @@ fn links(source: &dyn Source) -> BTreeMap<String, (Vec<String>, Option<i64>)> {
             .collect();
         // 0 = no limit of its own.
         let max_mtu = link["max_mtu"].as_i64().filter(|&mtu| mtu > 0);
-        all.insert(name.to_owned(), (list, max_mtu));
+        let vlan = &link["linkinfo"];
+        let vlan = vlan["info_data"]["id"].as_i64().filter(|_| vlan["info_kind"] == "vlan");
+        all.insert(name.to_owned(), (list, max_mtu, vlan));
     }
     all
 }

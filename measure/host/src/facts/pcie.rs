@@ -1,5 +1,7 @@
 //! PCIe links.
 
+use std::collections::BTreeMap;
+
 use serde::{Deserialize, Serialize};
 
 use crate::source::Source;
@@ -38,6 +40,22 @@ pub struct Pcie {
     pub max_read_request_bytes: Option<i64>,
     /// Power state now: `D0` = awake.
     pub power_state: Option<String>,
+    /// Errors that the device has reported (AER): `correctable`, `nonfatal`, `fatal`, and those of a kind as
+    /// `CmpltTO`, `BadTLP`, `RxErr`, that are not 0.
+    pub errors: BTreeMap<String, i64>,
+    /// What the narrowest link above its own carries in one direction, in bytes per second, where there is one that
+    /// carries less: a switch with several devices shares its uplink.
+    pub uplink_bytes_per_second: Option<i64>,
+    /// The port whose link that is.
+    pub uplink: Option<String>,
+    /// How the IOMMU treats it: `identity`, `DMA` (strict), `DMA-FQ` (lazy).
+    pub iommu: Option<String>,
+    /// Whether it may be given to the firmware's or kernel's runtime power management: `on`, `auto`.
+    pub runtime_pm: Option<String>,
+    /// Largest packet of data that it could take, in bytes (only root may see it).
+    pub max_payload_possible_bytes: Option<i64>,
+    /// Whether its writes may overtake others (only root may see it).
+    pub relaxed_ordering: Option<bool>,
 }
 
 const SYS: &str = "/sys/bus/pci/devices";
@@ -91,8 +109,61 @@ pub(super) fn read(source: &dyn Source, address: &str) -> Option<Pcie> {
     if let Some(text) = source.output("lspci", &["-vv", "-s", address]) {
         link.max_payload_bytes = device_control(&text, "MaxPayload");
         link.max_read_request_bytes = device_control(&text, "MaxReadReq");
+        let able = text.lines().find(|line| line.trim_start().starts_with("DevCap:"));
+        link.max_payload_possible_bytes =
+            able.and_then(|line| line.split_once("MaxPayload ")?.1.split(' ').next()?.parse().ok());
+        link.relaxed_ordering = match (text.contains("RlxdOrd+"), text.contains("RlxdOrd-")) {
+            (false, false) => None,
+            (on, _) => Some(on),
+        };
     }
+    link.errors = errors(source, &device);
+    uplink(source, address, &mut link);
+    let group = source.text(&format!("{device}/iommu_group/type"));
+    link.iommu = group.or_else(|| {
+        let number = source.link_name(&format!("{device}/iommu_group"))?;
+        source.text(&format!("/sys/kernel/iommu_groups/{number}/type"))
+    });
+    link.runtime_pm = source.text(&format!("{device}/power/control"));
     Some(link)
+}
+
+/// `CmpltTO 14`, and the sum in the last line.
+fn errors(source: &dyn Source, device: &str) -> BTreeMap<String, i64> {
+    let mut all = BTreeMap::new();
+    for kind in ["correctable", "nonfatal", "fatal"] {
+        let Some(text) = source.read(&format!("{device}/aer_dev_{kind}")) else { continue };
+        for line in text.lines() {
+            let Some((name, count)) = line.split_once(' ') else { continue };
+            let Ok(count) = count.trim().parse::<i64>() else { continue };
+            if name.starts_with("TOTAL_ERR") {
+                all.insert(kind.to_owned(), count);
+            } else if count > 0 {
+                *all.entry(name.to_owned()).or_insert(0) += count;
+            }
+        }
+    }
+    all
+}
+
+/// Looks at the links of all ports between the device's own and the root: each port but the first of a switch has
+/// a link to the next one above.
+fn uplink(source: &dyn Source, address: &str, link: &mut Pcie) {
+    let Some(path) = source.link(&format!("{SYS}/{address}")) else { return };
+    let above: Vec<&str> =
+        path.split('/').rev().skip(1).take_while(|part| is_address(part)).collect();
+    // The port that the device hangs on has the device's own link; the upstream ports of switches have theirs.
+    for port in above.iter().skip(1) {
+        let read = |file: &str| source.text(&format!("{SYS}/{port}/{file}"));
+        let speed = read("current_link_speed").and_then(|text| generation(&text));
+        let width = read("current_link_width").and_then(|text| text.parse().ok());
+        let carries = bytes_per_second(speed, width);
+        let (Some(carries), Some(own)) = (carries, link.bytes_per_second) else { continue };
+        if carries < link.uplink_bytes_per_second.unwrap_or(own) {
+            link.uplink_bytes_per_second = Some(carries);
+            link.uplink = Some((*port).to_owned());
+        }
+    }
 }
 
 /// The port that the device's link starts from.

@@ -47,6 +47,8 @@ pub struct Rdma {
     pub default_roce_mode: Option<String>,
     /// Type of service of connections that do not choose: DSCP times 4.
     pub default_tos: Option<i64>,
+    /// Whether a subnet manager has set an InfiniBand port up.
+    pub subnet_manager: Option<bool>,
     /// NUMA node that the card is next to.
     pub numa_node: Option<i64>,
     /// The hardware's counters, as far as they are about loss and congestion:
@@ -130,7 +132,13 @@ fn read_port(source: &dyn Source, device: &str, port: i64, verbs: &str) -> Rdma 
         numa_node: source
             .link_name(&format!("{sys}/device"))
             .and_then(|address| pcie::numa_node(source, &address)),
-        counters: counters(source, &format!("{at}/hw_counters")),
+        subnet_manager: source
+            .text(&format!("{at}/sm_lid"))
+            .map(|lid| lid.trim_start_matches("0x") != "0"),
+        counters: counters(source, &format!("{at}/hw_counters"))
+            .into_iter()
+            .chain(counters(source, &format!("{at}/counters")))
+            .collect(),
     }
 }
 
@@ -228,6 +236,20 @@ const COUNTERS: &[&str] = &[
     "rp_cnp_ignored",
     "rx_icrc_encapsulated",
     "completer_retry_err",
+    "symbol_error",
+    "link_error_recovery",
+    "link_downed",
+    "port_rcv_errors",
+    "port_rcv_remote_physical_errors",
+    "port_xmit_discards",
+    "local_link_integrity_errors",
+    "excessive_buffer_overrun_errors",
+    "VL15_dropped",
+    "resp_cqe_error",
+    "resp_local_length_error",
+    "resp_remote_access_errors",
+    "req_remote_invalid_request",
+    "rdmacg_charge_failed",
     "retry_exceeded_err",
     "send_rnr_err",
 ];

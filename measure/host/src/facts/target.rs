@@ -45,8 +45,46 @@ pub struct Target {
     pub demo_mode_writable: Option<bool>,
     /// Initiators on its list.
     pub acl: Vec<String>,
+    /// What each initiator or group of initiators sees.
+    pub views: Vec<View>,
     /// Its other settings, by its own names: `MaxBurstLength`, `ImmediateData`, `RspTimeout`...
     pub params: BTreeMap<String, Value>,
+}
+
+/// What an initiator of LIO's list, or a group of SCST's, sees.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct View {
+    /// Name of the initiator or group.
+    pub name: String,
+    /// Numbers of its LUNs.
+    pub luns: Vec<i64>,
+    /// Those of them that it may only read.
+    pub read_only_luns: Vec<i64>,
+    /// Initiators that belong to it.
+    pub initiators: Vec<String>,
+    /// Commands that the initiator may have waiting (LIO's cmdsn_depth).
+    pub queue_depth: Option<i64>,
+    /// Whether it has a name and a secret for CHAP.
+    pub chap: Option<bool>,
+}
+
+/// A port of the kernel's NVMe target.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct NvmetPort {
+    /// Its number.
+    pub id: String,
+    /// `tcp`, `rdma`, `loop`, `fc`.
+    pub transport: Option<String>,
+    /// Address.
+    pub address: Option<String>,
+    /// Port.
+    pub port: Option<String>,
+    /// Subsystems that it serves.
+    pub subsystems: Vec<String>,
+    /// Commands for each queue.
+    pub queue_size: Option<i64>,
 }
 
 /// Where a target listens.
@@ -127,6 +165,17 @@ pub struct Lun {
     pub queue_depth: Option<i64>,
     /// Of a namespace: whether it has an NGUID that is not zero.
     pub nguid: Option<bool>,
+    /// Whether it is switched on.
+    pub enabled: Option<bool>,
+    /// Whether a file is written through the page cache, and only flushes make it stable.
+    pub buffered: Option<bool>,
+    /// Other settings, by the target's own names: `emulate_caw`, `emulate_3pc`, `max_unmap_lba_count`, `o_direct`...
+    pub settings: BTreeMap<String, Value>,
+}
+
+/// Reads the ports of the kernel's NVMe target.
+pub(super) fn nvmet_ports(source: &dyn Source) -> Vec<NvmetPort> {
+    nvmet::ports(source)
 }
 
 /// Reads about all targets.

@@ -1,6 +1,7 @@
 //! OpenZFS.
 
 mod dataset;
+mod health;
 mod pool;
 
 use std::collections::BTreeMap;
@@ -9,6 +10,8 @@ use serde::{Deserialize, Serialize};
 
 use super::{Value, version_num};
 use crate::source::Source;
+
+pub use health::Scan;
 
 /// OpenZFS on this machine.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
@@ -30,6 +33,12 @@ pub struct Zfs {
     pub params: BTreeMap<String, Value>,
     /// Limits and statistics of the adaptive replacement cache.
     pub arc: Option<Arc>,
+    /// All numbers of arcstats, by their names: `l2_hits`, `arc_no_grow`, `arc_meta_used`...
+    pub arcstats: BTreeMap<String, i64>,
+    /// How transactions were held up: `dmu_tx_dirty_delay`, `dmu_tx_dirty_over_max`...
+    pub transactions: BTreeMap<String, i64>,
+    /// Reports of trouble that the kernel still holds, by their class: `checksum`, `io`, `delay`, `deadman`...
+    pub events: BTreeMap<String, i64>,
 }
 
 /// A pool.
@@ -68,6 +77,14 @@ pub struct Pool {
     pub errors: Option<i64>,
     /// Files and volumes with damage that could not be repaired.
     pub data_errors: Option<bool>,
+    /// The last scrub or resilver.
+    pub scan: Scan,
+    /// The same in the pool's own words.
+    pub scan_text: Option<String>,
+    /// What `zpool status` says of its status: features that are not in use, devices that were removed...
+    pub status_text: Option<String>,
+    /// Properties: `autoexpand`, `failmode`, `freeing`...
+    pub properties: BTreeMap<String, String>,
 }
 
 /// A part of a pool.
@@ -106,6 +123,10 @@ pub struct VdevDisk {
     pub write_errors: Option<i64>,
     /// Blocks that were read wrong.
     pub checksum_errors: Option<i64>,
+    /// Requests that took longer than zio_slow_io_ms (30 seconds).
+    pub slow: Option<i64>,
+    /// What else the pool says of it: `too many errors`, `was /dev/sdb1`, `(trimming)`.
+    pub note: Option<String>,
 }
 
 /// A volume.
@@ -156,6 +177,8 @@ pub struct Zvol {
     pub read_ahead_kib: Option<i64>,
     /// Scheduler of its block device.
     pub scheduler: Option<String>,
+    /// Other properties: `available`, `copies`, `keystatus`, `usedbysnapshots`...
+    pub properties: BTreeMap<String, Value>,
 }
 
 /// A file system.
@@ -184,6 +207,8 @@ pub struct Dataset {
     pub dedup: Option<String>,
     /// Space it takes up in bytes.
     pub used_bytes: Option<i64>,
+    /// Other properties: `available`, `quota`, `special_small_blocks`...
+    pub properties: BTreeMap<String, Value>,
 }
 
 /// The adaptive replacement cache.
@@ -239,6 +264,13 @@ pub(super) fn read(source: &dyn Source) -> Option<Zfs> {
         zfs.pools = pool::read(source);
         zfs.zvols = dataset::volumes(source);
         zfs.datasets = dataset::filesystems(source);
+        if !zfs.pools.is_empty() {
+            health::pools(source, &mut zfs.pools);
+            health::datasets(source, &mut zfs.zvols, &mut zfs.datasets);
+            zfs.events = health::events(source);
+        }
+        zfs.arcstats = health::kstat(source, "arcstats");
+        zfs.transactions = health::kstat(source, "dmu_tx");
     }
     Some(zfs)
 }

@@ -82,8 +82,16 @@ pub(super) fn output(command: &Command, stdout: &str) -> String {
             .filter(|line| kernel_log::means_something(line))
             .collect::<String>(),
         ("nvme", _) => only(stdout, NVME),
+        ("smartctl", ["-a", "-j", ..]) => only(stdout, SMART),
+        ("smartctl", _) => stdout
+            .split_inclusive('\n')
+            .filter(|line| {
+                !["Serial", "LU WWN", "Logical Unit id"].iter().any(|of| line.starts_with(of))
+            })
+            .collect(),
         ("multipath", _) => stdout.split_inclusive('\n').map(without_wwid).collect(),
-        ("ip", _) => only(stdout, &["ifname", "mtu", "max_mtu", "addr_info", "local", "prefixlen"]),
+        ("ip", ["route", ..]) => text(stdout),
+        ("ip", _) => only(stdout, IP),
         ("midclt", ["call", "system.advanced.config"]) => only(stdout, &["kernel_extra_options"]),
         ("midclt", ["call", "initshutdownscript.query"]) => scripts(stdout),
         ("midclt", ["call", "tunable.query"]) => {
@@ -95,6 +103,62 @@ pub(super) fn output(command: &Command, stdout: &str) -> String {
         _ => text(stdout),
     }
 }
+
+/// What is asked of network interfaces.
+const IP: &[&str] = &[
+    "ifname",
+    "mtu",
+    "max_mtu",
+    "addr_info",
+    "local",
+    "prefixlen",
+    "linkinfo",
+    "info_kind",
+    "info_data",
+    "id",
+];
+
+/// What is asked of SATA and SAS drives: serial numbers and world wide names are in the very same answers.
+const SMART: &[&str] = &[
+    "smart_status",
+    "passed",
+    "power_on_time",
+    "hours",
+    "temperature",
+    "current",
+    "drive_trip",
+    "op_limit_max",
+    "interface_speed",
+    "max",
+    "string",
+    "zoned_device",
+    "zoned",
+    "capabilities",
+    "ata_sct_erc",
+    "read",
+    "write",
+    "deciseconds",
+    "ata_smart_attributes",
+    "table",
+    "id",
+    "name",
+    "value",
+    "raw",
+    "when_failed",
+    "scsi_grown_defect_list",
+    "scsi_error_counter_log",
+    "total_uncorrected_errors",
+    "scsi_non_medium_error_count",
+    "ata_smart_error_log",
+    "summary",
+    "count",
+    "scsi_percentage_used_endurance_indicator",
+    "ata_smart_self_test_log",
+    "standard",
+    "status",
+    "scsi_self_test_0",
+    "result",
+];
 
 /// What is asked of NVMe drives: serial numbers are in the very same answers.
 const NVME: &[&str] = &[
@@ -121,6 +185,23 @@ const NVME: &[&str] = &[
     "percentage_used",
     "media_errors",
     "warning_temp_time",
+    "critical_comp_time",
+    "value",
+    "cctemp",
+    "thm_temp1_trans_count",
+    "thm_temp2_trans_count",
+    "thm_temp1_total_time",
+    "thm_temp2_total_time",
+    "unsafe_shutdowns",
+    "num_err_log_entries",
+    "power_on_hours",
+    "power_cycles",
+    "controller_busy_time",
+    "data_units_read",
+    "data_units_written",
+    "host_read_commands",
+    "host_write_commands",
+    "spare_thresh",
 ];
 
 /// Keeps only the members of these names, however deep. What is no JSON is taken away altogether.

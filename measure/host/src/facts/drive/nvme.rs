@@ -58,6 +58,8 @@ fn identify(source: &dyn Source, controller: &str, drive: &mut Drive) {
         drive.power_states = power_states(&told);
         drive.temperature_warning_celsius =
             told["wctemp"].as_i64().filter(|&kelvin| kelvin > 0).map(|kelvin| kelvin - KELVIN);
+        drive.temperature_critical_celsius =
+            told["cctemp"].as_i64().filter(|&kelvin| kelvin > 0).map(|kelvin| kelvin - KELVIN);
         drive.apst_enabled = sleeps(&told, drive);
     }
     if let Some(told) = ask("smart-log", controller) {
@@ -73,6 +75,11 @@ fn identify(source: &dyn Source, controller: &str, drive: &mut Drive) {
         drive.percentage_used = number("percent_used").or_else(|| number("percentage_used"));
         drive.available_spare_percent = number("avail_spare");
         drive.media_errors = number("media_errors");
+        let all = told.as_object().into_iter().flatten();
+        drive.nvme_log = all
+            .filter(|(name, _)| !name.starts_with("temperature") && *name != "critical_warning")
+            .filter_map(|(name, _)| Some((name.clone(), number(name)?)))
+            .collect();
     }
 }
 

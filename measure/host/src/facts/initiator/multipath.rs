@@ -1,5 +1,6 @@
 //! dm-multipath.
 
+use super::paths;
 use super::{Multipath, MultipathMap};
 use crate::facts::parse::sorted;
 use crate::source::{Command, Source};
@@ -44,10 +45,19 @@ pub(super) fn maps(source: &dyn Source) -> Vec<MultipathMap> {
                     let (_, rest) = text.split_once("policy='")?;
                     Some(rest.split('\'').next()?.to_owned())
                 }),
+                groups: about.map(paths::groups).unwrap_or_default(),
+                write_protect: about.and_then(|text| value(text, "wp=")),
+                hardware_handler: about.and_then(|text| {
+                    Some(text.split_once("hwhandler='")?.1.split('\'').next()?.to_owned())
+                }),
                 device,
             }
         })
         .collect()
+}
+
+fn value(text: &str, key: &str) -> Option<String> {
+    Some(text.split_once(key)?.1.split_whitespace().next()?.to_owned())
 }
 
 /// The lines about one device: `mpatha (3600...) dm-0 LIO-ORG,disk`, and those below that start

@@ -36,6 +36,8 @@ pub(super) fn read(source: &dyn Source) -> Vec<NvmeHost> {
                 Some(text) => text.parse().ok(),
                 None => None,
             },
+            reconnect_delay_seconds: int("reconnect_delay"),
+            discovery: nqn.ends_with(".discovery"),
             ana_states: ana_states(source, &at),
             tls: Some(text("tls_key").is_some_and(|key| !key.is_empty())),
             name: name.clone(),

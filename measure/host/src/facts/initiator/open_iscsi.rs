@@ -75,7 +75,26 @@ fn session(source: &dyn Source, name: &str, maps: &[MultipathMap]) -> Option<Isc
         noop_timeout_seconds: number("ping_tmo"),
         chap: text("username").map(|name| known(&name) && name != "(null)"),
         params: params(source, &at, &connection),
+        startup: startup(source, &text("targetname")?),
         disks: disks(source, &place, sid, maps),
+    })
+}
+
+/// `node.startup = automatic` of the target's first record: /etc/iscsi/nodes/IQN/ADDRESS,PORT,1, a file or a
+/// directory with a file for each interface.
+fn startup(source: &dyn Source, target: &str) -> Option<String> {
+    let root = ["/etc/iscsi/nodes", "/var/lib/iscsi/nodes"]
+        .into_iter()
+        .map(|root| format!("{root}/{target}"))
+        .find(|root| source.list(root).is_some())?;
+    let portal = format!("{root}/{}", source.names(&root).first()?);
+    let text = source.read(&portal).or_else(|| {
+        let first = source.names(&portal).into_iter().next()?;
+        source.read(&format!("{portal}/{first}"))
+    })?;
+    text.lines().find_map(|line| {
+        let (name, value) = line.split_once('=')?;
+        (name.trim() == "node.startup").then(|| value.trim().to_owned())
     })
 }
 
@@ -119,6 +138,7 @@ fn disks(source: &dyn Source, place: &str, sid: i64, maps: &[MultipathMap]) -> V
             Some(IscsiDisk {
                 lun: address.rsplit(':').next().and_then(|lun| lun.parse().ok()),
                 state: source.text(&format!("{at}/state")),
+                read_only: source.flag(&format!("/sys/block/{name}/ro")),
                 queue_depth: source.int(&format!("{at}/queue_depth")),
                 timeout_seconds: source.int(&format!("{at}/timeout")),
                 map: map.map(|map| map.device.clone()),

@@ -29,6 +29,73 @@ const COUNTERS: &[&str] = &[
     "rx_ecn_mark",
 ];
 
+/// What is in the names of other counters of errors, losses and pauses, whatever the driver.
+const TROUBLE: &[&str] = &[
+    "alloc",
+    "allowance_exceeded",
+    "collision",
+    "corrected",
+    "crc",
+    "discard",
+    "drop",
+    "err",
+    "exhaust",
+    "fault",
+    "fragment",
+    "csum",
+    "checksum_bad",
+    "runt",
+    "lost",
+    "overrun",
+    "nodesc",
+    "abort",
+    "stall",
+    "symbol",
+    "hang",
+    "length",
+    "fcs",
+    "fifo",
+    "global_pause",
+    "illegal",
+    "jabber",
+    "link_down",
+    "missed",
+    "mtu",
+    "no_buf",
+    "no_desc",
+    "no_dma",
+    "overflow",
+    "oversize",
+    "pause",
+    "resource",
+    "timeout",
+    "trunc",
+    "undersize",
+    "xoff",
+];
+
+/// Whether a counter of the whole port (not of one queue) speaks of errors.
+fn speaks_of_trouble(key: &str) -> bool {
+    let good = [
+        "csum_complete",
+        "csum_unnecessary",
+        "csum_none",
+        "csum_good",
+        "checksum_complete",
+        "checksum_none",
+    ];
+    let queue = good.iter().any(|word| key.contains(word))
+        || key.starts_with("queue_")
+        || key.starts_with('[')
+        || ["rx", "tx", "ch", "rx_queue_", "tx_queue_", "rx-", "tx-", "rxq", "txq"].iter().any(
+            |start| {
+                key.strip_prefix(start)
+                    .is_some_and(|rest| rest.starts_with(|c: char| c.is_ascii_digit()))
+            },
+        );
+    !queue && TROUBLE.iter().any(|word| key.contains(word))
+}
+
 /// Asks for everything that sysfs does not have.
 pub(super) fn read(source: &dyn Source, nic: &mut Nic) {
     let name = nic.name.clone();
@@ -38,6 +105,7 @@ pub(super) fn read(source: &dyn Source, nic: &mut Nic) {
     }
     if let Some(text) = source.output("ethtool", &[&name]) {
         nic.max_speed_mbit = fastest(&text);
+        nic.autonegotiation = switch(&text, "Auto-negotiation");
     }
     if let Some(text) = ask("-g") {
         let [max, now] = sections(&text);
@@ -66,9 +134,12 @@ pub(super) fn read(source: &dyn Source, nic: &mut Nic) {
         return;
     }
     if let Some(text) = ask("-S") {
-        for (key, value) in colon_lines(&text).filter(|(key, _)| COUNTERS.contains(key)) {
-            if let Ok(value) = value.parse() {
-                nic.counters.insert(key.to_owned(), value);
+        for (key, value) in colon_lines(&text) {
+            let Ok(value) = value.parse::<i64>() else { continue };
+            let key = key.strip_prefix("port.").unwrap_or(key);
+            let key = key.strip_suffix(".nic").unwrap_or(key);
+            if COUNTERS.contains(&key) || value > 0 && speaks_of_trouble(key) {
+                nic.counters.entry(key.to_owned()).or_insert(value);
             }
         }
     }

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use super::{Lun, Portal, Target, TargetSession, backing, device_size, portal};
+use super::{Lun, Portal, Target, TargetSession, View, backing, device_size, portal};
 use crate::facts::Value;
 use crate::facts::parse::sorted;
 use crate::source::Source;
@@ -62,6 +62,7 @@ fn target(source: &dyn Source, at: &str, name: &str) -> Target {
         demo_mode_writable: demo_mode
             .zip(flag("attrib/demo_mode_write_protect"))
             .map(|(open, protected)| open && !protected),
+        views: acl.iter().map(|name| view(source, at, name)).collect(),
         acl,
         params: params(source, at),
         ..Target::default()
@@ -98,9 +99,48 @@ fn auth(source: &dyn Source, at: &str, acl: &[String]) -> Option<String> {
     Some(kind.to_owned())
 }
 
+/// `acls/IQN/lun_0/write_protect`
+fn view(source: &dyn Source, at: &str, name: &str) -> View {
+    let at = format!("{at}/acls/{name}");
+    let numbers = sorted(source.names(&at)).into_iter();
+    let luns: Vec<i64> =
+        numbers.filter_map(|file| file.strip_prefix("lun_")?.parse().ok()).collect();
+    let only = |lun: &&i64| source.flag(&format!("{at}/lun_{lun}/write_protect")) == Some(true);
+    View {
+        name: name.to_owned(),
+        read_only_luns: luns.iter().filter(only).copied().collect(),
+        luns,
+        initiators: vec![name.to_owned()],
+        queue_depth: source.int(&format!("{at}/cmdsn_depth")),
+        chap: source.text(&format!("{at}/auth/userid")).map(|name| name != "NULL"),
+    }
+}
+
+/// Attributes of a storage object that checks speak of.
+const ATTRIBUTES: &[&str] = &[
+    "emulate_3pc",
+    "emulate_caw",
+    "emulate_fua_write",
+    "emulate_pr",
+    "emulate_tas",
+    "emulate_tpws",
+    "enforce_pr_isids",
+    "force_pr_aptpl",
+    "hw_max_sectors",
+    "max_unmap_block_desc_count",
+    "max_unmap_lba_count",
+    "max_write_same_len",
+    "optimal_sectors",
+    "pi_prot_type",
+    "unmap_granularity",
+    "unmap_zeroes_data",
+];
+
 fn params(source: &dyn Source, at: &str) -> BTreeMap<String, Value> {
     let names = [
         "DataDigest",
+        "DefaultTime2Retain",
+        "ErrorRecoveryLevel",
         "FirstBurstLength",
         "HeaderDigest",
         "ImmediateData",
@@ -117,6 +157,16 @@ fn params(source: &dyn Source, at: &str) -> BTreeMap<String, Value> {
             let text = source.text(&format!("{at}/param/{name}"))?;
             Some(((*name).to_owned(), Value::parse(&text)))
         })
+        .chain(
+            ["login_timeout", "netif_timeout", "prod_mode_write_protect", "default_erl", "t10_pi"]
+                .iter()
+                .filter_map(|name| {
+                    Some((
+                        (*name).to_owned(),
+                        Value::Int(source.int(&format!("{at}/attrib/{name}"))?),
+                    ))
+                }),
+        )
         .collect()
 }
 
@@ -171,6 +221,12 @@ fn lun(source: &dyn Source, number: i64, storage: &str) -> Lun {
         unmap: flag("emulate_tpu"),
         rotational: flag("is_nonrot").map(|still| !still),
         queue_depth: int("queue_depth"),
+        enabled: source.flag(&format!("{at}/enable")),
+        buffered: info.contains("Mode: ").then(|| info.contains("Mode: Buffered")),
+        settings: ATTRIBUTES
+            .iter()
+            .filter_map(|name| Some(((*name).to_owned(), Value::Int(int(name)?))))
+            .collect(),
         ..Lun::default()
     }
 }

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use super::{Lun, Portal, Target, TargetSession, backing, device_size};
+use super::{Lun, NvmetPort, Portal, Target, TargetSession, backing, device_size};
 use crate::facts::Value;
 use crate::facts::parse::sorted;
 use crate::source::Source;
@@ -16,6 +16,23 @@ pub(super) fn read(source: &dyn Source) -> Vec<Target> {
         .iter()
         .map(|name| subsystem(source, name))
         .collect()
+}
+
+/// Reads all ports.
+pub(super) fn ports(source: &dyn Source) -> Vec<NvmetPort> {
+    let port = |id: String| {
+        let at = format!("{SYS}/ports/{id}");
+        let text = |file: &str| source.text(&format!("{at}/{file}"));
+        NvmetPort {
+            transport: text("addr_trtype"),
+            address: text("addr_traddr"),
+            port: text("addr_trsvcid"),
+            subsystems: sorted(source.names(&format!("{at}/subsystems"))),
+            queue_size: source.int(&format!("{at}/param_max_queue_size")),
+            id,
+        }
+    };
+    sorted(source.names(&format!("{SYS}/ports"))).into_iter().map(port).collect()
 }
 
 fn subsystem(source: &dyn Source, name: &str) -> Target {
@@ -84,6 +101,8 @@ fn namespace(source: &dyn Source, at: &str, number: i64) -> Option<Lun> {
         backing: Some(kind.to_owned()),
         zvol,
         size_bytes: device_size(source, &path),
+        enabled: source.flag(&format!("{at}/enable")),
+        buffered: (kind == "file").then_some(buffered).flatten(),
         write_cache: (kind == "file").then_some(buffered).flatten(),
         nguid: source
             .text(&format!("{at}/device_nguid"))

@@ -5,7 +5,7 @@ use std::net::IpAddr;
 
 use serde_json::Value as Json;
 
-use super::{Lun, Portal, Target, TargetSession, backing, device_size};
+use super::{Lun, Portal, Target, TargetSession, View, backing, device_size};
 use crate::facts::parse::sorted;
 use crate::facts::{Listener, Value};
 use crate::source::Source;
@@ -147,6 +147,7 @@ fn target(source: &dyn Source, at: &str, name: &str, middleware: Option<&Json>) 
         queue_depth,
         queue_depth_max: Some(QUEUE_DEPTH_MAX),
         auth: Some(auth.to_owned()),
+        views: views(source, at),
         acl,
         params: params(source, at, PARAMS),
         ..Target::default()
@@ -164,6 +165,39 @@ fn initiators(source: &dyn Source, at: &str) -> Vec<String> {
     all.dedup();
     all
 }
+
+/// The groups with their LUNs.
+fn views(source: &dyn Source, at: &str) -> Vec<View> {
+    let view = |group: String| {
+        let at = format!("{at}/ini_groups/{group}");
+        let names = sorted(source.names(&format!("{at}/luns")));
+        let luns: Vec<i64> = names.iter().filter_map(|name| name.parse().ok()).collect();
+        let only = |lun: &&i64| first_int(source, &format!("{at}/luns/{lun}/read_only")) == Some(1);
+        let mut initiators = source.names(&format!("{at}/initiators"));
+        initiators.retain(|name| name != "mgmt");
+        View {
+            read_only_luns: luns.iter().filter(only).copied().collect(),
+            luns,
+            initiators,
+            name: group,
+            ..View::default()
+        }
+    };
+    source.names(&format!("{at}/ini_groups")).into_iter().map(view).collect()
+}
+
+/// Attributes of a device that checks speak of.
+const ATTRIBUTES: &[&str] = &[
+    "active",
+    "async",
+    "cluster_mode",
+    "expl_alua",
+    "o_direct",
+    "tst",
+    "pr_file_name",
+    "zero_copy",
+    "numa_node_id",
+];
 
 fn luns(source: &dyn Source, directory: &str) -> Vec<Lun> {
     sorted(source.names(directory))
@@ -213,6 +247,12 @@ fn lun(source: &dyn Source, number: i64, device: &str) -> Lun {
         rotational: flag("rotational"),
         queue_depth: int("max_tgt_dev_commands"),
         nguid: None,
+        enabled: flag("active"),
+        buffered: match handler.as_deref() {
+            Some("vdisk_fileio") => flag("o_direct").map(|direct| !direct),
+            _ => None,
+        },
+        settings: params(source, &at, ATTRIBUTES),
     }
 }
 

@@ -153,6 +153,7 @@ pub(super) fn filesystems(source: &dyn Source) -> Vec<Dataset> {
             logbias: row.text("logbias"),
             dedup: row.text("dedup"),
             used_bytes: row.int("used"),
+            ..Dataset::default()
         })
         .collect()
 }

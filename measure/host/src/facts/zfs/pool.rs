@@ -57,8 +57,18 @@ fn line(line: &str) -> Option<Pool> {
 
 /// What `zpool status` says of one pool.
 fn layout(source: &dyn Source, text: &str, pool: &mut Pool) {
-    let scan = text.lines().find_map(|line| line.trim_start().strip_prefix("scan: "));
-    pool.scanning = Some(scan.is_some_and(|scan| scan.contains("in progress")));
+    let section = |name: &str| {
+        let start = text.find(&format!("{name}: "))? + name.len() + 2;
+        let rest = &text[start..];
+        // Lines that go on start with a tab.
+        let end = rest.match_indices('\n').find(|(at, _)| !rest[at + 1..].starts_with('\t'));
+        Some(rest[..end.map_or(rest.len(), |(at, _)| at)].to_owned())
+    };
+    let scan = section("scan");
+    pool.scan = super::health::scan(scan.as_deref());
+    pool.status_text = section("status").map(|text| text.replace("\n\t", " "));
+    pool.scanning = Some(scan.as_ref().is_some_and(|scan| scan.contains("in progress")));
+    pool.scan_text = scan;
     let errors = text.lines().find_map(|line| line.strip_prefix("errors: "));
     pool.data_errors = errors.map(|errors| !errors.starts_with("No known"));
     if let Some((_, config)) = text.split_once("config:") {
@@ -152,6 +162,8 @@ fn disk(name: &str, columns: &[&str]) -> VdevDisk {
         read_errors: int(1),
         write_errors: int(2),
         checksum_errors: int(3),
+        slow: None,
+        note: columns.get(4..).filter(|rest| !rest.is_empty()).map(|rest| rest.join(" ")),
     }
 }
 
