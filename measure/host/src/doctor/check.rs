@@ -12,6 +12,16 @@ use crate::probe::nvme::NvmeProbe;
 
 /// The files that come with lunet, one for each layer.
 const FILES: &[(&str, &str)] = &[
+    ("block.toml", include_str!("../../checks/block.toml")),
+    ("disk-health.toml", include_str!("../../checks/disk-health.toml")),
+    ("pools.toml", include_str!("../../checks/pools.toml")),
+    ("links.toml", include_str!("../../checks/links.toml")),
+    ("paths.toml", include_str!("../../checks/paths.toml")),
+    ("served.toml", include_str!("../../checks/served.toml")),
+    ("processor.toml", include_str!("../../checks/processor.toml")),
+    ("tcp.toml", include_str!("../../checks/tcp.toml")),
+    ("hardware.toml", include_str!("../../checks/hardware.toml")),
+    ("kernel-log.toml", include_str!("../../checks/kernel-log.toml")),
     ("rdma.toml", include_str!("../../checks/rdma.toml")),
     ("iser.toml", include_str!("../../checks/iser.toml")),
     ("nic.toml", include_str!("../../checks/nic.toml")),
@@ -77,6 +87,8 @@ pub struct Check {
     pub why: Template,
     /// How to fix it.
     pub fix: Template,
+    /// Where the cause is described: a specification, a source file, an issue, a guide.
+    pub source: Option<String>,
 }
 
 /// A check as it is written.
@@ -99,6 +111,7 @@ struct Written {
     found: String,
     why: String,
     fix: String,
+    source: Option<String>,
 }
 
 #[derive(Deserialize)]
@@ -304,6 +317,7 @@ fn check(file: &str, layer: &str, written: Written) -> Result<Check, CheckError>
         found: template("found", &written.found)?,
         why: template("why", &written.why)?,
         fix: template("fix", &written.fix)?,
+        source: written.source,
         id,
     })
 }
