@@ -55,6 +55,8 @@ pub struct Target {
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct View {
+    /// Name of the target.
+    pub target: String,
     /// Name of the initiator or group.
     pub name: String,
     /// Numbers of its LUNs.
@@ -185,6 +187,11 @@ pub(super) fn read(source: &dyn Source, listeners: &[Listener], lunets: &[Lunet]
     all.extend(nvmet::read(source));
     all.extend(tgt::read(source, listeners));
     all.extend(lunet::read(source, lunets));
+    for target in &mut all {
+        for view in &mut target.views {
+            view.target.clone_from(&target.name);
+        }
+    }
     all
 }
 

@@ -102,6 +102,7 @@ struct RawRule {
     reason: String,
     risk: String,
     source: String,
+    checked: Option<String>,
     #[serde(default)]
     effect: Effect,
     #[serde(default)]
@@ -247,6 +248,7 @@ impl Compiler<'_> {
             title: raw.title,
             risk: raw.risk,
             source: raw.source,
+            checked: raw.checked,
             effect: raw.effect,
             recipe: raw.recipe,
         })

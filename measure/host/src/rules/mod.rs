@@ -210,6 +210,8 @@ pub struct Rule {
     pub risk: String,
     /// Who says so.
     pub source: String,
+    /// Year and month in which the source was last read: `2026-11`.
+    pub checked: Option<String>,
     /// From when on it works.
     pub effect: Effect,
     /// The lines of the recipe that it judges.

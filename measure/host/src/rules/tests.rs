@@ -167,6 +167,31 @@ fn every_rule_says_who_says_so_and_what_may_go_wrong() {
     }
 }
 
+/// `cargo test -p lunet-host sources -- --nocapture` lists the rules whose source nobody has read for a year.
+#[test]
+fn sources_are_read_again_in_time() {
+    let seconds = std::time::UNIX_EPOCH.elapsed().unwrap().as_secs();
+    // A month more or less is no matter.
+    let now = i64::try_from(seconds / 2_629_746).unwrap() + 1970 * 12;
+    let rules = own();
+    for rule in rules.all() {
+        let Some(checked) = &rule.checked else {
+            println!("never read: {} ({})", rule.id, rule.source);
+            continue;
+        };
+        let (year, month) = checked.split_once('-').unwrap_or_else(|| panic!("{}", rule.id));
+        let (year, month): (i64, i64) = (year.parse().unwrap(), month.parse().unwrap());
+        assert!((2026..2100).contains(&year) && (1..=12).contains(&month), "{}", rule.id);
+        if now - (year * 12 + month) > 12 {
+            println!("read more than a year ago: {} ({})", rule.id, rule.source);
+        }
+    }
+    let unverified = |rule: &&Rule| rule.source.contains("experience, not verified");
+    let unverified: Vec<&str> =
+        rules.all().iter().filter(unverified).map(|rule| rule.id.as_str()).collect();
+    assert!(unverified.len() < 8, "{unverified:?}");
+}
+
 const GOOD: &str = r#"
 [[rule]]
 id = "mine.swap"

@@ -107,6 +107,7 @@ fn view(source: &dyn Source, at: &str, name: &str) -> View {
         numbers.filter_map(|file| file.strip_prefix("lun_")?.parse().ok()).collect();
     let only = |lun: &&i64| source.flag(&format!("{at}/lun_{lun}/write_protect")) == Some(true);
     View {
+        target: String::new(),
         name: name.to_owned(),
         read_only_luns: luns.iter().filter(only).copied().collect(),
         luns,
