@@ -67,7 +67,16 @@ fn an_edited_file_is_applied_by_signal_and_by_command() -> Result<()> {
     let second = first.replace("luns = { 0 = 'b' }", "luns = { 0 = 'b', 1 = 'n' }")
         + "[volumes.n]\nbackend = 'null'\nsize = '1TiB'\n[server]\nmax-sessions = 77\n";
     fs::write(&path, &second)?;
-    let applied = server.command(&["config", "apply"])?;
+    // The change by the signal is seen before it has ended.
+    let until = Instant::now() + SHORT;
+    let applied = loop {
+        match server.command(&["config", "apply"]) {
+            Err(error) if error.to_string().contains("under way") && Instant::now() < until => {
+                thread::sleep(Duration::from_millis(20));
+            }
+            applied => break applied?,
+        }
+    };
     ensure!(applied.stdout.contains("volume n is new"), "{}", applied.describe());
     let note = "server.max-sessions takes effect after a restart";
     ensure!(applied.stderr.contains(note), "{}", applied.describe());

@@ -45,7 +45,7 @@ impl Manager {
         let new = NewClone { volume, name, naa };
         let keeper = match snapshot {
             Some(snapshot) => snapshots::find(now, volume, snapshot)?,
-            None => storage::keeper(open, &now.plan.data)?,
+            None => storage::keeper(&open.config, &now.plan.data)?,
         };
         if snapshot.is_none() {
             snapshots::refuse_failed(open, "a clone of it")?;

@@ -3,9 +3,10 @@
 use std::collections::BTreeMap;
 use std::hash::BuildHasher;
 use std::os::unix::fs::MetadataExt;
+use std::path::Path;
 #[cfg(feature = "tools")]
-use std::path::{Path, PathBuf};
-use std::sync::{Arc, PoisonError};
+use std::path::PathBuf;
+use std::sync::PoisonError;
 
 use anyhow::Result;
 use lunet_api::{
@@ -131,14 +132,13 @@ pub(super) struct Taken {
 #[cfg(feature = "tools")]
 pub(super) type Files = BTreeMap<PathBuf, Aside<Vec<(String, Taken)>>>;
 
-fn with_taken(now: &Served, name: String) -> (String, Taken) {
-    let Some(open) = now.open.get(&name) else { return (name, Taken::default()) };
-    let data = &now.plan.data;
-    let is_file = matches!(open.config.backend, Backend::File { .. });
-    let path = open.config.path(data).filter(|_| is_file);
+/// Nothing of what is served is held meanwhile: a look that hangs keeps no volume open.
+fn taken(data: &Path, volume: &config::Volume) -> Taken {
+    let is_file = matches!(volume.backend, Backend::File { .. });
+    let path = volume.path(data).filter(|_| is_file);
     let bytes = path.and_then(|path| path.metadata().ok()).map(|file| file.blocks() * 512);
-    let snapshots = snapshots::list(data, open).map_or(0, |all| all.len() as u64);
-    (name, Taken { bytes, snapshots })
+    let snapshots = snapshots::list(data, volume).map_or(0, |all| all.len() as u64);
+    Taken { bytes, snapshots }
 }
 
 impl Manager {
@@ -179,18 +179,19 @@ impl Manager {
 
     /// What the volumes that are served take of their file systems. One that hangs leaves out no volumes but its own.
     #[cfg(feature = "tools")]
-    fn taken(&self, now: &Arc<Served>) -> BTreeMap<String, Taken> {
-        let mut places: BTreeMap<PathBuf, Vec<String>> = BTreeMap::new();
-        for (name, open) in &now.open {
+    fn taken(&self, now: &Served) -> BTreeMap<String, Taken> {
+        let mut places: BTreeMap<PathBuf, Vec<config::Volume>> = BTreeMap::new();
+        for open in now.open.values() {
             let path = open.config.path(&now.plan.data);
             let place = path.as_deref().map(lunet_files::parent).map(Path::to_owned);
-            places.entry(place.unwrap_or_default()).or_default().push(name.clone());
+            places.entry(place.unwrap_or_default()).or_default().push(open.config.clone());
         }
         let mut files = self.files.lock().unwrap_or_else(PoisonError::into_inner);
         files.retain(|place, _| places.contains_key(place));
-        let asked = places.into_iter().map(|(place, names)| {
-            let (aside, now) = (files.entry(place).or_default().clone(), Arc::clone(now));
-            aside.begin(move || names.into_iter().map(|name| with_taken(&now, name)).collect());
+        let asked = places.into_iter().map(|(place, volumes)| {
+            let (aside, data) = (files.entry(place).or_default().clone(), now.plan.data.clone());
+            let look = move |volume: config::Volume| (volume.name.clone(), taken(&data, &volume));
+            aside.begin(move || volumes.into_iter().map(look).collect());
             aside
         });
         let asked: Vec<_> = asked.collect();
@@ -200,8 +201,10 @@ impl Manager {
 
     /// The simulator's file systems do not hang.
     #[cfg(not(feature = "tools"))]
-    fn taken(&self, now: &Arc<Served>) -> BTreeMap<String, Taken> {
-        now.open.keys().cloned().map(|name| with_taken(now, name)).collect()
+    fn taken(&self, now: &Served) -> BTreeMap<String, Taken> {
+        let one =
+            |(name, open): (&String, &Open)| (name.clone(), taken(&now.plan.data, &open.config));
+        now.open.iter().map(one).collect()
     }
 
     /// The room for new volumes in the data directory.
@@ -262,12 +265,14 @@ impl Manager {
         }
         let mut out = Vec::new();
         for (name, open) in now.open.iter().filter(|(name, _)| volume.is_none_or(|v| v == *name)) {
-            out.extend(snapshots::list(&now.plan.data, open)?.into_iter().map(|one| Snapshot {
-                volume: name.clone(),
-                snapshot: one.name,
-                size_bytes: one.bytes,
-                created: one.created,
-                uid: one.uid,
+            out.extend(snapshots::list(&now.plan.data, &open.config)?.into_iter().map(|one| {
+                Snapshot {
+                    volume: name.clone(),
+                    snapshot: one.name,
+                    size_bytes: one.bytes,
+                    created: one.created,
+                    uid: one.uid,
+                }
             }));
         }
         Ok(out)

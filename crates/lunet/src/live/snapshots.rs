@@ -49,8 +49,8 @@ impl Manager {
         names::check_volume_name(snapshot).map_err(|text| {
             lunet_api::Error::new(Code::Invalid, text.replace("volume", "snapshot"))
         })?;
-        let keeper = storage::keeper(open, &now.plan.data)?;
-        if list(&now.plan.data, open)?.iter().any(|one| one.name == snapshot) {
+        let keeper = storage::keeper(&open.config, &now.plan.data)?;
+        if list(&now.plan.data, &open.config)?.iter().any(|one| one.name == snapshot) {
             return refuse(
                 Code::Exists,
                 format!("there is a snapshot {volume}@{snapshot} already"),
@@ -251,9 +251,9 @@ pub fn path(volume: &Path, name: &str, snapshot: &str) -> PathBuf {
 ///
 /// # Errors
 /// The directory cannot be read, or `zfs` fails.
-pub fn list(data: &Path, open: &Open) -> Result<Vec<Snapshot>> {
-    match storage::keeper(open, data) {
-        Ok(Keeper::File(file)) => files_of(&file, &open.config.name),
+pub fn list(data: &Path, volume: &config::Volume) -> Result<Vec<Snapshot>> {
+    match storage::keeper(volume, data) {
+        Ok(Keeper::File(file)) => files_of(&file, &volume.name),
         Ok(Keeper::Zfs(zfs, dataset)) => {
             let known = zfs.snapshots(&dataset)?.into_iter();
             let one = |s: lunet_backends::zfs::ZfsSnapshot| Snapshot {
@@ -303,8 +303,8 @@ fn name_of(volume: &str, file: &OsStr) -> Option<String> {
 /// What keeps a snapshot that is there.
 pub(super) fn find(now: &Served, volume: &str, snapshot: &str) -> Result<Keeper> {
     let open = now.volume(volume)?;
-    let keeper = storage::keeper(open, &now.plan.data)?;
-    let all = list(&now.plan.data, open)?;
+    let keeper = storage::keeper(&open.config, &now.plan.data)?;
+    let all = list(&now.plan.data, &open.config)?;
     if all.iter().any(|one| one.name == snapshot) {
         return Ok(keeper);
     }

@@ -29,9 +29,9 @@ pub enum Keeper {
 ///
 /// # Errors
 /// It can have none.
-pub fn keeper(open: &Open, data: &Path) -> Result<Keeper> {
-    let name = &open.config.name;
-    match (&open.config.backend, open.config.path(data)) {
+pub fn keeper(volume: &config::Volume, data: &Path) -> Result<Keeper> {
+    let name = &volume.name;
+    match (&volume.backend, volume.path(data)) {
         (Backend::File { .. }, Some(path)) => Ok(Keeper::File(path)),
         (Backend::Block { path }, _) => {
             let Ok(dataset) = Dataset::of_device(path) else {
@@ -50,7 +50,7 @@ pub fn keeper(open: &Open, data: &Path) -> Result<Keeper> {
             Code::Unsupported,
             format!(
                 "volume {name} is of the kind \"{}\", which has no snapshots: they need a file on XFS or btrfs, or a ZFS volume",
-                backend(&open.config)
+                backend(volume)
             ),
             "",
         ),

@@ -238,7 +238,7 @@ impl Manager {
         refuse_named(now, name)?;
         let is_file = matches!(config.backend, Backend::File { .. }) && unserved.is_none();
         let snapshots = match is_file && !keep_data {
-            true => super::snapshots::list(&now.plan.data, now.volume(name)?)?,
+            true => super::snapshots::list(&now.plan.data, &now.volume(name)?.config)?,
             false => Vec::new(),
         };
         if !snapshots.is_empty() {

@@ -411,7 +411,7 @@ fn nic_with<'a>(facts: &'a Facts, address: &str) -> Option<&'a Nic> {
 /// The interface in whose network this address is.
 fn nic_towards<'a>(facts: &'a Facts, address: &str) -> Option<&'a Nic> {
     let near =
-        |nic: &&Nic| nic.addresses.iter().any(|network| crate::expr::in_network(address, network));
+        |nic: &&Nic| nic.addresses.iter().any(|network| crate::facts::in_network(address, network));
     facts.nics.iter().find(near)
 }
 

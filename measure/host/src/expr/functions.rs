@@ -24,6 +24,7 @@ use cel::objects::Key;
 use cel::{Context, ExecutionError, Value};
 
 use super::template::{fraction, show};
+use crate::facts::{in_network, ip};
 
 /// What a function says that was given `null`.
 pub(super) const UNKNOWN: &str = "null is not known";
@@ -190,11 +191,6 @@ fn join(list: Value, between: Arc<String>) -> Answer {
     }
 }
 
-fn ip(text: &str) -> Option<IpAddr> {
-    let address: IpAddr = text.trim_matches(['[', ']']).parse().ok()?;
-    Some(address.to_canonical())
-}
-
 fn in_network_value(address: Value, network: Value) -> Answer {
     match (address, network) {
         (Value::String(address), Value::String(network)) => {
@@ -202,24 +198,6 @@ fn in_network_value(address: Value, network: Value) -> Answer {
         }
         (Value::Null, _) | (_, Value::Null) => Err(wrong("in_network", UNKNOWN)),
         _ => Err(wrong("in_network", "wants an address and a network")),
-    }
-}
-
-/// Whether the address is in the network; not if one of them is none.
-pub(crate) fn in_network(address: &str, network: &str) -> bool {
-    let (base, length) = network.split_once('/').unwrap_or((network, "128"));
-    let bits = |address: IpAddr| match address {
-        IpAddr::V4(v4) => (u128::from(v4.to_bits()) << 96, 32),
-        IpAddr::V6(v6) => (v6.to_bits(), 128),
-    };
-    let address = address.split_once('/').map_or(address, |(address, _)| address);
-    match (ip(address), ip(base), length.parse::<u32>()) {
-        (Some(address), Some(base), Ok(length)) if address.is_ipv4() == base.is_ipv4() => {
-            let ((address, most), (base, _)) = (bits(address), bits(base));
-            let length = length.min(most);
-            length == 0 || (address ^ base) >> (128 - length) == 0
-        }
-        _ => false,
     }
 }
 

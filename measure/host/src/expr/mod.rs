@@ -20,7 +20,7 @@ use cel::{Context, ExecutionError, Program};
 
 pub use cel::Value;
 pub use check::CheckError;
-pub(crate) use functions::{iec, in_network, is_public, rate};
+pub(crate) use functions::{iec, is_public, rate};
 pub use shape::{Shape, sample};
 pub use template::Template;
 

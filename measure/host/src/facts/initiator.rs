@@ -236,7 +236,7 @@ pub(super) fn routes(source: &dyn Source, initiators: &Initiators, nics: &[Nic])
     all.dedup();
     let near = |to: &str| {
         let networks = nics.iter().flat_map(|nic| &nic.addresses);
-        networks.into_iter().any(|network| crate::expr::in_network(to, network))
+        networks.into_iter().any(|network| super::in_network(to, network))
     };
     all.retain(|to| !near(to) && to.parse::<std::net::IpAddr>().is_ok());
     let route = |to: &String| {

@@ -60,6 +60,7 @@ pub use nic::{Bond, BondMember, Coalesce, Ecn, Fec, Irqs, Nic, Optics, Pfc, Qdis
 pub use numa::NumaNode;
 pub use page::page;
 pub use parse::version_num;
+pub(crate) use parse::{in_network, ip};
 pub use pcie::Pcie;
 pub use platform::Platform;
 pub use rdma::{Gid, Rdma};

@@ -8,7 +8,7 @@ use std::net::IpAddr;
 
 use serde::{Deserialize, Serialize};
 
-use super::parse::{cpu_list, shell_value, sorted};
+use super::parse::{cpu_list, in_network, shell_value, sorted};
 use super::pcie::{self, is_address};
 use super::{Facts, Pcie};
 use crate::source::Source;
@@ -394,7 +394,7 @@ pub(super) fn mark_storage(facts: &mut Facts) {
                     let here = address.split('/').next().and_then(|bare| bare.parse().ok());
                     everywhere
                         || here.is_some_and(|here| own.contains(&here))
-                        || remote.iter().any(|&other| in_network(other, address))
+                        || remote.iter().any(|&other| in_network(&other.to_string(), address))
                 })
         })
         .collect();
@@ -415,24 +415,5 @@ fn mark_carriers(nics: &mut [Nic]) {
         for nic in nics.iter_mut().filter(|nic| carried.contains(&nic.name)) {
             nic.storage = Some(true);
         }
-    }
-}
-
-/// Whether the address is in the network of `10.0.0.1/24`.
-fn in_network(address: IpAddr, network: &str) -> bool {
-    let Some((own, length)) = network.split_once('/') else { return false };
-    let (Ok(own), Ok(length)) = (own.parse::<IpAddr>(), length.parse::<u32>()) else {
-        return false;
-    };
-    match (address, own) {
-        (IpAddr::V4(a), IpAddr::V4(b)) => {
-            let mask = u32::MAX.checked_shl(32u32.saturating_sub(length)).unwrap_or(0);
-            a.to_bits() & mask == b.to_bits() & mask
-        }
-        (IpAddr::V6(a), IpAddr::V6(b)) => {
-            let mask = u128::MAX.checked_shl(128u32.saturating_sub(length)).unwrap_or(0);
-            a.to_bits() & mask == b.to_bits() & mask
-        }
-        _ => false,
     }
 }

@@ -1,5 +1,7 @@
 //! Small things that are read the same way everywhere.
 
+use std::net::IpAddr;
+
 /// A version as one number: 2.2.3 is 2002003, kernel 5.15.131 is 5015131, TrueNAS 23.10.2 is
 /// 23010002. What follows the third number does not count.
 pub fn version_num(version: &str) -> Option<i64> {
@@ -69,4 +71,27 @@ pub(super) fn natural(name: &str) -> Vec<(String, i64)> {
 pub(super) fn sorted(mut names: Vec<String>) -> Vec<String> {
     names.sort_by_cached_key(|name| natural(name));
     names
+}
+
+pub fn ip(text: &str) -> Option<IpAddr> {
+    let address: IpAddr = text.trim_matches(['[', ']']).parse().ok()?;
+    Some(address.to_canonical())
+}
+
+/// Whether the address is in the network; not if one of them is none.
+pub fn in_network(address: &str, network: &str) -> bool {
+    let (base, length) = network.split_once('/').unwrap_or((network, "128"));
+    let bits = |address: IpAddr| match address {
+        IpAddr::V4(v4) => (u128::from(v4.to_bits()) << 96, 32),
+        IpAddr::V6(v6) => (v6.to_bits(), 128),
+    };
+    let address = address.split_once('/').map_or(address, |(address, _)| address);
+    match (ip(address), ip(base), length.parse::<u32>()) {
+        (Some(address), Some(base), Ok(length)) if address.is_ipv4() == base.is_ipv4() => {
+            let ((address, most), (base, _)) = (bits(address), bits(base));
+            let length = length.min(most);
+            length == 0 || (address ^ base) >> (128 - length) == 0
+        }
+        _ => false,
+    }
 }

@@ -247,7 +247,7 @@ pub fn find_rdma_devices(probe: &mut NvmeProbe, nics: &[Nic], rdma: &[Rdma]) {
     for offer in probe.offers.iter_mut().filter(|offer| offer.over_rdma) {
         let host = offer.address.rsplit_once(':').map_or("", |(host, _)| host);
         let host = host.trim_matches(['[', ']']);
-        let near = |nic: &&Nic| nic.addresses.iter().any(|own| crate::expr::in_network(host, own));
+        let near = |nic: &&Nic| nic.addresses.iter().any(|own| crate::facts::in_network(host, own));
         let of = |nic: &Nic| {
             let own = |port: &&Rdma| {
                 let netdev = port.netdev.as_deref();
