@@ -80,8 +80,11 @@ pub fn serve(options: &Options) -> Result<()> {
     control.serve(running.asked()).context("cannot start the control socket's thread")?;
     // Initiators may have written to them: whatever comes, they stay.
     made.keep();
-    let now = running.asked().manager().now();
-    belongs::remember(&now.plan, &now.machine);
+    {
+        // Not held any longer: it would keep volumes open that are deleted.
+        let now = running.asked().manager().now();
+        belongs::remember(&now.plan, &now.machine);
+    }
     tracing::info!("{}", limits.told());
     #[cfg(feature = "control")]
     let page = start_page(page, &running)?;
