@@ -69,7 +69,7 @@ impl Directory {
             OFlags::WRONLY | OFlags::CREATE | OFlags::EXCL | OFlags::NOFOLLOW | OFlags::CLOEXEC;
         for _ in 0..TRIES {
             #[cfg(feature = "simulated")]
-            if let Some(files) = world::of(&self.path) {
+            if let Some(files) = world::of(&self.path.join(name)) {
                 let path = self.path.join(name);
                 if path.symlink_metadata().is_ok() {
                     files.remove(&path)?;
@@ -94,7 +94,7 @@ impl Directory {
     /// The operating system's.
     pub fn rename(&self, from: &OsStr, to: &OsStr, flags: RenameFlags) -> io::Result<()> {
         #[cfg(feature = "simulated")]
-        if let Some(files) = world::of(&self.path) {
+        if let Some(files) = world::of(&self.path.join(from)) {
             return files.rename(&self.path.join(from), &self.path.join(to), flags);
         }
         Ok(rustix::fs::renameat_with(&self.file, from, &self.file, to, flags)?)
@@ -106,7 +106,7 @@ impl Directory {
     /// The operating system's.
     pub fn remove(&self, name: &OsStr) -> io::Result<()> {
         #[cfg(feature = "simulated")]
-        if let Some(files) = world::of(&self.path) {
+        if let Some(files) = world::of(&self.path.join(name)) {
             return files.remove(&self.path.join(name));
         }
         Ok(rustix::fs::unlinkat(&self.file, name, AtFlags::empty())?)
