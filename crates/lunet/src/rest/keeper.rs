@@ -250,7 +250,9 @@ impl Shared {
         state.entries.drain(..).for_each(|entry| lost(&entry));
         drop(state);
         tracing::error!(
-            "the helper process has ended: there is no REST interface and no page until lunet is restarted, and new devices              and volumes of ZFS are not opened. Volumes are served as before, and commands work on the control socket.              `systemctl restart lunet`: sessions come back at once"
+            "the helper process has ended: there is no REST interface and no page until lunet is restarted, and new devices \
+             and volumes of ZFS are not opened. Volumes are served as before, and commands work on the control socket. \
+             `systemctl restart lunet`: sessions come back at once"
         );
         let _ = first.map(|first| first.send(Err(ended)));
     }
