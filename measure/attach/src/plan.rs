@@ -1,5 +1,6 @@
 //! From what both ends have to steps: a pure function.
 
+use lunet_host::systemd::escape;
 use serde::Serialize;
 
 use crate::address::{Address, AddressError, Transport, is_plain, place};
@@ -752,18 +753,9 @@ pub fn mount_rule(name: &str, uuid: &str, directory: &str) -> Option<(String, St
     is_plain(uuid).then_some((path, rule))
 }
 
-/// The unit of a mount, as systemd-escape(1) names it.
+/// The unit of a mount.
 fn mount_unit(directory: &str) -> String {
-    let mut name = String::new();
-    for byte in directory.trim_matches('/').bytes() {
-        match byte {
-            b'/' => name.push('-'),
-            b'.' if name.is_empty() => name.push_str("\\x2e"),
-            b if b.is_ascii_alphanumeric() || b":_.".contains(&b) => name.push(char::from(b)),
-            b => name += &format!("\\x{b:02x}"),
-        }
-    }
-    name + ".mount"
+    escape(std::path::Path::new(directory)) + ".mount"
 }
 
 #[cfg(test)]

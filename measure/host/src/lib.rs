@@ -15,6 +15,7 @@ pub mod probe;
 pub mod prove;
 pub mod rules;
 pub mod source;
+pub mod systemd;
 
 use lunet_bench::report::wrapped;
 
