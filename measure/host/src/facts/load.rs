@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
 
+use super::parse::{colon_lines, leading};
 use crate::source::Source;
 
 /// Counters since start.
@@ -171,9 +172,9 @@ pub(super) fn read(source: &dyn Source) -> Load {
     for file in ["/proc/net/netstat", "/proc/net/snmp"] {
         two_lines(&text(file), &mut load.net);
     }
-    load.tcp_memory_pages = text("/proc/net/sockstat").lines().find_map(|line| {
-        line.strip_prefix("TCP:")?.split_once(" mem ")?.1.split_whitespace().next()?.parse().ok()
-    });
+    load.tcp_memory_pages = text("/proc/net/sockstat")
+        .lines()
+        .find_map(|line| leading(line.strip_prefix("TCP:")?.split_once(" mem ")?.1));
     stat(&text("/proc/stat"), &mut load);
     (load.receive_cpu, load.receive_cpu_percent) = receive(&text("/proc/softirqs"));
     load.average_15_percent = text("/proc/loadavg").split_whitespace().nth(2).and_then(|text| {
@@ -207,10 +208,10 @@ fn pairs(text: &str, names: &[&str]) -> BTreeMap<String, i64> {
 
 /// `Dirty:   1024 kB` in bytes; counts of huge pages have no unit.
 fn memory(text: &str) -> BTreeMap<String, i64> {
-    super::parse::colon_lines(text)
+    colon_lines(text)
         .filter(|(name, _)| MEMORY.contains(name))
         .filter_map(|(name, value)| {
-            let number: i64 = value.split_whitespace().next()?.parse().ok()?;
+            let number: i64 = leading(value)?;
             let unit = if value.ends_with("kB") { 1024 } else { 1 };
             Some((name.to_owned(), number * unit))
         })

@@ -2,7 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 
-use super::parse::colon_lines;
+use super::parse::{colon_lines, leading};
 use crate::source::Source;
 
 /// Memory: how much, how fast, how used.
@@ -55,7 +55,7 @@ pub(super) fn read(source: &dyn Source) -> Memory {
     let meminfo = source.read("/proc/meminfo").unwrap_or_default();
     let kib = |wanted: &str| -> Option<i64> {
         let (_, value) = colon_lines(&meminfo).find(|(key, _)| *key == wanted)?;
-        value.split_whitespace().next()?.parse().ok()
+        leading(value)
     };
     let bytes = |wanted: &str| kib(wanted).map(|kib| kib * 1024);
     let swap_total_bytes = bytes("SwapTotal");
@@ -100,7 +100,7 @@ fn modules(tables: &str, memory: &mut Memory) {
         }
         slots += 1;
         let Some(size_bytes) = value("Size").and_then(size) else { continue };
-        let speed = |name: &str| value(name)?.split_whitespace().next()?.parse::<i64>().ok();
+        let speed = |name: &str| value(name).and_then(leading::<i64>);
         memory.dimms.push(Dimm {
             locator: value("Locator").map(str::to_owned),
             size_bytes: Some(size_bytes),

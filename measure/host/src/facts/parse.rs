@@ -1,6 +1,7 @@
 //! Small things that are read the same way everywhere.
 
 use std::net::IpAddr;
+use std::str::FromStr;
 
 /// A version as one number: 2.2.3 is 2002003, kernel 5.15.131 is 5015131, TrueNAS 23.10.2 is
 /// 23010002. What follows the third number does not count.
@@ -73,6 +74,12 @@ pub(super) fn sorted(mut names: Vec<String>) -> Vec<String> {
     names
 }
 
+/// The number that a text begins with: `100 Mb/s`.
+pub fn leading<T: FromStr>(text: &str) -> Option<T> {
+    text.split_whitespace().next()?.parse().ok()
+}
+
+/// An address, in brackets or not.
 pub fn ip(text: &str) -> Option<IpAddr> {
     let address: IpAddr = text.trim_matches(['[', ']']).parse().ok()?;
     Some(address.to_canonical())

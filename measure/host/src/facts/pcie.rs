@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
 
+use super::parse::leading;
 use crate::source::Source;
 
 /// The link of a PCIe device, now and at most.
@@ -207,7 +208,7 @@ fn bytes_per_second(generation: Option<i64>, width: Option<i64>) -> Option<i64> 
 fn device_control(text: &str, name: &str) -> Option<i64> {
     let (_, rest) = text.split_once("DevCtl:")?;
     let (_, rest) = rest.split_once(name)?;
-    rest.split_whitespace().next()?.parse().ok()
+    leading(rest)
 }
 
 #[cfg(test)]

@@ -5,7 +5,7 @@ use std::net::Ipv6Addr;
 
 use serde::{Deserialize, Serialize};
 
-use super::parse::{colon_lines, sorted};
+use super::parse::{colon_lines, leading, sorted};
 use super::pcie;
 use crate::source::Source;
 
@@ -200,7 +200,7 @@ fn verbs_value(verbs: &str, device: &str, port: i64, wanted: &str) -> Option<i64
             "hca_id" => (here, there) = (value == device, false),
             "port" => there = value.parse() == Ok(port),
             _ if here && there && key == wanted => {
-                return value.split_whitespace().next()?.parse().ok();
+                return leading(value);
             }
             _ => {}
         }

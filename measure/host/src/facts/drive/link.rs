@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use serde::{Deserialize, Serialize};
 
 use super::Drive;
-use crate::facts::parse::sorted;
+use crate::facts::parse::{leading, sorted};
 use crate::source::Source;
 
 /// What a drive has done since start (Documentation/admin-guide/iostats.rst).
@@ -88,7 +88,7 @@ pub(super) fn read(source: &dyn Source, place: &str, drive: &mut Drive) {
 
 /// `6.0 Gbps`, `12.0 Gbit`; `<unknown>` is none.
 fn mbit(text: &str) -> Option<i64> {
-    let number: f64 = text.split_whitespace().next()?.parse().ok()?;
+    let number: f64 = leading(text)?;
     // At most 22.5: no digit is lost.
     Some((number * 1000.0).round() as i64)
 }

@@ -3,7 +3,7 @@
 use serde::{Deserialize, Serialize};
 
 use super::Nic;
-use crate::facts::parse::colon_lines;
+use crate::facts::parse::{colon_lines, leading};
 use crate::source::Source;
 
 /// How a bond stands (Documentation/networking/bonding.rst).
@@ -154,7 +154,7 @@ fn member(text: &str) -> BondMember {
     let of = |wanted: &str| {
         colon_lines(text).find(|(key, _)| *key == wanted).map(|(_, value)| value.to_owned())
     };
-    let first = |text: Option<String>| text?.split(' ').next()?.parse().ok();
+    let first = |text: Option<String>| leading(&text?);
     BondMember {
         name: text.lines().next().unwrap_or_default().trim().to_owned(),
         status: of("MII Status"),
@@ -229,7 +229,7 @@ fn fec(text: &str) -> Fec {
             .find(|(key, _)| key.starts_with(wanted))
             .map(|(_, value)| value.to_owned())
     };
-    let number = |text: Option<String>| text?.split(' ').next()?.parse().ok();
+    let number = |text: Option<String>| leading(&text?);
     Fec {
         configured: of("Configured FEC").or_else(|| of("Supported/Configured FEC")),
         active: of("Active FEC"),
