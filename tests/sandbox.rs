@@ -156,6 +156,8 @@ fn the_helper_may_die() -> Result<()> {
         sleep(Duration::from_millis(10));
     }
     ensure!(!server.process().stderr.text().contains("it is started again"));
+    let stats = server.tell(&["stats"])?;
+    ensure!(stats.contains("the helper process has ended"), "{stats}");
     server.stop()?;
     Ok(())
 }

@@ -40,6 +40,9 @@ pub struct Stats {
     /// The room for new volumes: that of the file system of the data directory. `None` if that cannot be asked.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub room: Option<Room>,
+    /// True if the helper process, which the server may not start again, has ended.
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    pub helper_ended: bool,
 }
 
 /// The room in a file system.

@@ -347,6 +347,7 @@ impl Asked {
         (stats.parts, stats.parts_wanted) =
             self.parts.now(PartsOf { portals, places: self.manager.places() });
         stats.room = self.manager.room();
+        stats.helper_ended = crate::helper::has_ended();
         stats
     }
 

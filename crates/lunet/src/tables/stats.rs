@@ -26,6 +26,9 @@ pub fn stats(stats: &Stats) -> String {
         n => format!("{n} sessions"),
     };
     let mut out = format!("up for {time}, {shards} on {}, {sessions}\n", stats.driver);
+    if stats.helper_ended {
+        out.push_str("the helper process has ended: no REST interface, no page, no new devices until lunet is restarted\n");
+    }
     out.push_str("counts since the start; latency inside the server, without the network\n");
     for one in &stats.volumes {
         out.push('\n');

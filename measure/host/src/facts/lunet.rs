@@ -28,6 +28,8 @@ pub struct Lunet {
     pub new_privileges: Option<bool>,
     /// Whether it has capabilities by which it could take the machine: any but those that lunet keeps.
     pub capable: Option<bool>,
+    /// Whether its helper process has ended, which it cannot start again; `null` if it was not asked.
+    pub helper_ended: Option<bool>,
     /// The buffers of all its shards in bytes: each RDMA device locks them once.
     pub buffer_bytes: Option<i64>,
     /// Where it listens.
@@ -129,7 +131,9 @@ fn process(
         // What it says of itself is no fact. That it listens is one, by the kernel's word.
         return Some(Lunet { pid, portals, ..Lunet::default() });
     }
-    let stats: Stats = ask(source, &["stats"], &socket);
+    let told: Option<Stats> = ask(source, &["stats"], &socket);
+    let helper_ended = told.as_ref().map(|stats| stats.helper_ended);
+    let stats = told.unwrap_or_default();
     let told: Vec<LunetPortal> = stats.portals.into_iter().map(portal).collect();
     let loads = stats.loads.iter().filter_map(|load| i64::try_from(load.buffer_bytes).ok());
     let buffers: i64 = loads.sum();
@@ -141,6 +145,7 @@ fn process(
         filtered: of_status(source, pid, "Seccomp:").map(|mode| mode != "0"),
         new_privileges: of_status(source, pid, "NoNewPrivs:").map(|none| none == "0"),
         capable: capabilities(source, pid).map(|mask| mask & !KEPT != 0),
+        helper_ended,
         buffer_bytes: (buffers > 0).then_some(buffers),
         // A server of before knows nothing of portals.
         portals: if told.is_empty() { portals } else { told },
