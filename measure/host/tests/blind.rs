@@ -196,6 +196,34 @@ fn what_the_doctor_says_of_each_blind_fault_is_held() {
         println!("{area:<12} {sum:>6} {named:>6} {vague:>6} {missed:>6}");
     }
     hold(RESULT, None, &lines);
+    let marks = ("<!-- written by measure/host/tests/blind.rs -->\n", "<!-- end -->\n");
+    hold("../../docs/doctor.md", Some(marks), &page(&lines));
+}
+
+/// The table of the page: what became of the causes of each area, and which ones are not seen.
+fn page(lines: &str) -> String {
+    let mut areas: BTreeMap<&str, (usize, usize, Vec<&str>)> = BTreeMap::new();
+    for line in lines.lines() {
+        let (outcome, rest) = line.split_once(' ').expect("a line has an outcome");
+        let (area, name) = rest.trim().split_once(": ").expect("a line has an area");
+        let (causes, named, rest) = areas.entry(area).or_default();
+        *causes += 1;
+        match outcome {
+            "named" => *named += 1,
+            _ => rest.push(name),
+        }
+    }
+    let sum = |of: fn(&(usize, usize, Vec<&str>)) -> usize| areas.values().map(of).sum::<usize>();
+    let mut table = format!(
+        "| area | causes | named | not named |\n|---|---|---|---|\n| **all** | **{}** | **{}** | **{}** |\n",
+        sum(|area| area.0),
+        sum(|area| area.1),
+        sum(|area| area.2.len())
+    );
+    for (area, (causes, named, rest)) in &areas {
+        let _ = writeln!(table, "| {area} | {causes} | {named} | {} |", rest.join("; "));
+    }
+    table
 }
 
 fn severity(severity: &Severity) -> &'static str {
