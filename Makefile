@@ -67,7 +67,7 @@ host-tests: checked
 	$(BUILT) scripts/limited 15 web/browser
 	$(BUILT) scripts/limited 8 tests/api-fuzz
 	scripts/limited 10 $(MAKE) sim
-	scripts/limited 12 $(MAKE) fuzz SECONDS=5
+	scripts/limited 12 $(MAKE) fuzz SECONDS=8
 
 lab-tests: checked lab-guest
 	$(BUILT) scripts/limited 55 nice lab/test
@@ -134,7 +134,7 @@ fuzz: ## fuzz each parser for SECONDS (default 10)
 	$(MAKE) -C fuzz -j2 -O fuzz SECONDS=$(SECONDS)
 
 fuzz-long: ## fuzz each parser for ten minutes, and keep what that reached in fuzz/kept/
-	$(MAKE) -C fuzz fuzz SECONDS=600
+	CARGO_PROFILE_RELEASE_OPT_LEVEL=2 $(MAKE) -C fuzz fuzz SECONDS=600
 	$(MAKE) -C fuzz keep
 
 web: prepare ## rebuild the page, compare it with web/dist, and test it in Chromium
