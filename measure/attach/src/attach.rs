@@ -9,13 +9,16 @@ use crate::detach;
 use crate::disk::{self, Content};
 use crate::host;
 use crate::journal::{Attachment, State};
-use crate::plan::{FileSystem, Plan, mount_rule};
-use crate::server::Secrets;
-use crate::step::{Context, Step, WWIDS};
+use crate::plan::{FileSystem, Plan, Stranger, mount_rule};
+use crate::server::{Offer, Secrets};
+use crate::step::{self, Context, Step, WWIDS};
 use crate::system::{Call, LOCK, System};
 
 /// How long a disk is waited for, once its paths are there.
 const PATIENCE: Duration = Duration::from_secs(30);
+
+/// What is done when it is made sure of the disk, in words.
+const WHICH: &str = "see which disk it is";
 
 /// A disk that was attached.
 #[derive(Clone, Debug)]
@@ -132,6 +135,8 @@ pub fn attach(
     }
     let others: Vec<Step> = there.iter().flat_map(|have| have.steps.clone()).collect();
     let offer = &plan.offer;
+    // The plan was shown since, and somebody has thought about it.
+    check_alone(source, offer, &others).map_err(AttachError::Before)?;
     let mut attachment = Attachment::new(
         &plan.name,
         &plan.url,
@@ -152,6 +157,17 @@ pub fn attach(
             let left = detach::take_back(&cx, &mut attachment, state).err();
             Err(AttachError::Failed { name, what, why, left })
         }
+    }
+}
+
+/// Fails if a disk of this machine passes for the one that is attached, and does not come by these steps.
+fn check_alone(source: &dyn Source, offer: &Offer, steps: &[Step]) -> Result<(), Fault> {
+    let (sessions, controllers) = (host::sessions(source), host::controllers(source));
+    let ways = step::ways(steps, &offer.name, &sessions, &controllers);
+    let disks = disk::known(source);
+    match disk::stranger(&disks, &offer.disk.names, &ways, offer.unit) {
+        Some(disk) => Err(Fault(Stranger::from(disk).to_string())),
+        None => Ok(()),
     }
 }
 
@@ -243,9 +259,11 @@ impl Work<'_> {
         self.step(Step::Map { wwid: wwid.clone(), listed: self.listed })?;
         let map = self.waited(|source| disk::map_of(source, &wwid));
         let _ = self.cx.system.run(&settle);
-        map.ok_or_else(|| {
+        let map = map.ok_or_else(|| {
             failed("multipathd makes no disk of the paths: see `journalctl -u multipathd`")
-        })
+        })?;
+        self.alone(plan)?;
+        Ok(map)
     }
 
     /// What the kernel shows has to be the disk that was asked, by each path, before anything is made of it or written to it.
@@ -267,9 +285,15 @@ impl Work<'_> {
                     names.join(" ")
                 ),
             };
-            return Err(("see which disk it is".to_owned(), Fault(why)));
+            return Err((WHICH.to_owned(), Fault(why)));
         }
-        Ok(())
+        self.alone(plan)
+    }
+
+    /// Nothing else may pass for it, nor be a path of what dm-multipath makes of it.
+    fn alone(&self, plan: &Plan) -> Result<(), Failed> {
+        let steps = [&plan.steps, self.cx.others].concat();
+        check_alone(self.source(), &plan.offer, &steps).map_err(|fault| (WHICH.to_owned(), fault))
     }
 
     /// What comes by itself, if it does.

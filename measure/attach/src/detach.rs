@@ -1,6 +1,7 @@
 //! Takes back what was done, and nothing else.
 
 use lunet_host::apply::Fault;
+use lunet_host::source::Source;
 
 use crate::disk;
 use crate::journal::{Attachment, State};
@@ -30,6 +31,12 @@ pub fn detach(
     let secrets = Secrets::default();
     let mut cx = Context { system, secrets: &secrets, others: &others, force: false };
     let source = system.machine().source();
+    if let Some(file) = mounted_over(source, attachment) {
+        let at = attachment.mount.as_deref().unwrap_or_default();
+        return Err(Fault(format!(
+            "nothing was changed, because {file}, which is not of this disk, is mounted at {at}: unmount it, and detach again"
+        )));
+    }
     let silent = silent(system, attachment);
     let users = disk::users(source, &disks(&cx, attachment), attachment.mount.as_deref());
     let Some(silent) = silent else {
@@ -58,6 +65,21 @@ pub fn detach(
     }
     let lost = users.into_iter().map(|user| format!("{user}, and its I/O fails"));
     Ok(lost.chain(take_back(&cx, attachment, state)?).collect())
+}
+
+/// What is mounted at its directory and is not of its disk: it is not ours to unmount, be it by force.
+fn mounted_over(source: &dyn Source, attachment: &Attachment) -> Option<String> {
+    let file = disk::mounted_at(source, attachment.mount.as_deref()?)?;
+    let disks = status::disks_of(source, attachment);
+    let is_ours = match disks.is_empty() {
+        false => disk::files(source, &disks).contains(&file),
+        // A mount outlives its disk, and names a device then that is not there.
+        true => {
+            let all = disk::files(source, &source.names("/sys/block"));
+            file.starts_with("/dev/") && !all.contains(&file)
+        }
+    };
+    (!is_ours).then_some(file)
 }
 
 /// Why the disk of a mounted file system does not answer, in words.

@@ -3,6 +3,7 @@
 use lunet_host::apply::Fault;
 use lunet_host::source::Source;
 
+use crate::host;
 use crate::system::{Call, System};
 
 /// Names below /dev/disk/by-id, the best first.
@@ -81,6 +82,110 @@ pub fn world_name(source: &dyn Source, disk: &str) -> Option<String> {
         .find_map(|file| source.text(&format!("/sys/block/{disk}/{file}")))?
         .to_ascii_lowercase();
     ["naa.", "eui.", "uuid."].iter().any(|kind| text.starts_with(kind)).then_some(text)
+}
+
+/// A disk of this machine, or what dm-multipath has made of some.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Known {
+    /// `sda`, `nvme1n1`, `dm-2`.
+    pub name: String,
+    /// Its names that no other one in the world has, all of them; of a map, the WWID of its paths.
+    pub names: Vec<String>,
+    /// By what it comes over a network, a session of open-iscsi or a subsystem's NQN, and its LUN or namespace there.
+    pub unit: Option<(String, u32)>,
+    /// The disks of a map; nothing of what is no map.
+    pub paths: Option<Vec<String>>,
+}
+
+/// All disks of this machine that have a name, and all maps of dm-multipath.
+#[must_use]
+pub fn known(source: &dyn Source) -> Vec<Known> {
+    let units = units(source);
+    let disk = |name: String| {
+        let uuid = source.text(&format!("/sys/block/{name}/dm/uuid"));
+        let wwid = uuid.and_then(|uuid| uuid.strip_prefix("mpath-").map(str::to_owned));
+        let paths = wwid.as_ref().map(|_| paths_of(source, &name));
+        let names = wwid.map_or_else(|| world_names(source, &name), |wwid| vec![wwid]);
+        let unit = units.iter().find(|(have, _)| *have == name).map(|(_, unit)| unit.clone());
+        Known { name, names, unit, paths }
+    };
+    let all = source.names("/sys/block").into_iter().map(disk);
+    all.filter(|disk| !disk.names.is_empty()).collect()
+}
+
+/// The disks that come over a network: by what, and which there.
+fn units(source: &dyn Source) -> Vec<(String, (String, u32))> {
+    let mut found = Vec::new();
+    for session in host::sessions(source) {
+        let disks = all_of_session(source, &session.id).into_iter();
+        found.extend(disks.map(|(lun, name)| (name, (session.id.clone(), lun))));
+    }
+    for name in source.names("/sys/block") {
+        let of = |attribute: &str| source.text(&format!("/sys/block/{name}/{attribute}"));
+        let nsid = of("nsid").and_then(|text| text.parse().ok());
+        if let (Some(nqn), Some(nsid)) = (of("device/subsysnqn"), nsid) {
+            found.push((name, (nqn, nsid)));
+        }
+    }
+    found
+}
+
+/// The disks of a map.
+fn paths_of(source: &dyn Source, map: &str) -> Vec<String> {
+    source.names(&format!("/sys/block/{map}/slaves"))
+}
+
+/// A disk that has one of these names, or a map of such disks, and does not come as this unit by one of these ways
+/// (see [`Known::unit`]). Whoever goes by names, as dm-multipath, udev and /etc/fstab do, takes both for one.
+#[must_use]
+pub fn stranger<'a>(
+    disks: &'a [Known],
+    names: &[String],
+    ways: &[String],
+    unit: u32,
+) -> Option<&'a Known> {
+    let by = |(way, have): &(String, u32)| ways.contains(way) && *have == unit;
+    let is_it = |disk: &Known| disk.unit.as_ref().is_some_and(by);
+    let is_path = |name: &String| disks.iter().any(|disk| disk.name == *name && is_it(disk));
+    let is_named = |disk: &&Known| {
+        let same =
+            |name: &String, have: &String| have == name || wwid_of(name).as_ref() == Some(have);
+        disk.names.iter().any(|have| names.iter().any(|name| same(name, have)))
+    };
+    disks.iter().filter(is_named).find(|disk| match &disk.paths {
+        None => !is_it(disk),
+        // A map that has lost its paths may be of whatever disk.
+        Some(paths) => paths.is_empty() || !paths.iter().all(is_path),
+    })
+}
+
+/// A path of a map that does not come by one of these ways. A path that is gone is nobody's: the map holds its name for a while.
+#[must_use]
+pub fn foreign_path(source: &dyn Source, map: &str, ways: &[String]) -> Option<String> {
+    let (units, there) = (units(source), source.names("/sys/block"));
+    let is_ours =
+        |path: &String| units.iter().any(|(name, (way, _))| name == path && ways.contains(way));
+    paths_of(source, map).into_iter().find(|path| there.contains(path) && !is_ours(path))
+}
+
+/// All names of a disk that no other one in the world has: the kernel shows one of SCSI, and each of NVMe.
+fn world_names(source: &dyn Source, disk: &str) -> Vec<String> {
+    let of = |file: &str| source.text(&format!("/sys/block/{disk}/{file}"));
+    let digits = |text: String| -> String {
+        text.chars().filter(char::is_ascii_hexdigit).map(|c| c.to_ascii_lowercase()).collect()
+    };
+    let mut names: Vec<String> = world_name(source, disk).into_iter().collect();
+    names.extend(of("uuid").map(|text| format!("uuid.{}", text.to_ascii_lowercase())));
+    names.extend(
+        ["nguid", "eui"].into_iter().filter_map(of).map(|text| format!("eui.{}", digits(text))),
+    );
+    // What is all zeros names nothing.
+    let is_name = |name: &String| {
+        name.split_once('.').is_some_and(|(_, id)| id.contains(|c| !matches!(c, '0' | '-')))
+    };
+    names.retain(is_name);
+    names.dedup();
+    names
 }
 
 /// WWID of a disk of SCSI, as multipath and udev have it.
@@ -222,6 +327,16 @@ fn with_maps(source: &dyn Source, disks: &[String]) -> Vec<String> {
     all
 }
 
+/// The files of disks, of their partitions and of what multipath makes of them.
+#[must_use]
+pub fn files(source: &dyn Source, disks: &[String]) -> Vec<String> {
+    files_of(source, &with_maps(source, disks))
+}
+
+fn files_of(source: &dyn Source, names: &[String]) -> Vec<String> {
+    names.iter().flat_map(|name| [device(source, name), format!("/dev/{name}")]).collect()
+}
+
 /// Fails if anything holds one of the disks: what is taken away below it is lost.
 ///
 /// # Errors
@@ -249,19 +364,12 @@ pub fn check_free(system: &dyn System, disks: &[String]) -> Result<(), Fault> {
 #[must_use]
 pub fn users(source: &dyn Source, disks: &[String], own: Option<&str>) -> Vec<String> {
     let all = with_maps(source, disks);
-    let files: Vec<String> =
-        all.iter().flat_map(|name| [device(source, name), format!("/dev/{name}")]).collect();
+    let files = files_of(source, &all);
     let is_ours = |file: &str| files.iter().any(|have| have == file);
     let mut found = Vec::new();
     for (file, at) in mounts(source).into_iter().filter(|(_, at)| own != Some(at.as_str())) {
         if is_ours(&file) {
             found.push(format!("{file} is mounted at {at}"));
-        }
-    }
-    // Of a disk that is gone nobody can say which file system it was.
-    if let Some((own, file)) = own.and_then(|own| Some((own, mounted_at(source, own)?))) {
-        if !disks.is_empty() && !is_ours(&file) {
-            found.push(format!("{file}, which is not of this disk, is mounted over it at {own}"));
         }
     }
     let swaps = source.read("/proc/swaps").unwrap_or_default();
@@ -285,7 +393,8 @@ pub fn users(source: &dyn Source, disks: &[String], own: Option<&str>) -> Vec<St
 }
 
 /// What multipath makes of a disk.
-fn maps_over(source: &dyn Source, disk: &str) -> Vec<String> {
+#[must_use]
+pub fn maps_over(source: &dyn Source, disk: &str) -> Vec<String> {
     let mut holders = source.names(&format!("/sys/block/{disk}/holders"));
     holders.retain(|name| {
         let uuid = source.text(&format!("/sys/block/{name}/dm/uuid"));

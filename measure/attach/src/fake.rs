@@ -40,6 +40,8 @@ pub struct Fake {
     pub copy: RefCell<Option<String>>,
     /// What the disks of the sessions are known by, if it is not the same for all.
     pub naa: RefCell<Vec<String>>,
+    /// A file that comes with the program that begins like this or has this word: program, path, text.
+    pub comes: RefCell<Option<(String, String, String)>>,
     /// A read of the disk does not come back.
     pub silent: Cell<bool>,
     dead: Cell<bool>,
@@ -86,6 +88,7 @@ impl Fake {
             held: RefCell::default(),
             copy: RefCell::default(),
             naa: RefCell::default(),
+            comes: RefCell::default(),
             silent: Cell::new(false),
             dead: Cell::new(false),
             next: Cell::new(1),
@@ -237,17 +240,27 @@ impl Fake {
     fn multipath(&self, args: &[&str]) {
         let mut disks = self.names("/sys/block");
         disks.retain(|name| name.starts_with("sd"));
+        if let ["-a", wwid] = args {
+            disks.retain(|disk| crate::disk::wwid(self, disk).as_deref() == Some(wwid));
+        }
+        let list = "/etc/multipath/wwids";
         let mut tree = self.tree.borrow_mut();
+        let text = tree.read(list).unwrap_or_else(|| "# WWIDs\n".to_owned());
         match args {
             ["-a", wwid] => {
-                tree.file("/etc/multipath/wwids", &format!("# WWIDs\n/{wwid}/\n"));
+                let text = text.replace(&format!("/{wwid}/\n"), "");
+                tree.file(list, &format!("{text}/{wwid}/\n"));
                 tree.file("/sys/block/dm-1/dm/uuid", &format!("mpath-{wwid}"));
                 tree.file("/sys/block/dm-1/dm/name", wwid);
                 for disk in disks {
                     tree.symlink(&format!("/sys/block/{disk}/holders/dm-1"), "/sys/block/dm-1");
+                    tree.symlink(
+                        &format!("/sys/block/dm-1/slaves/{disk}"),
+                        &format!("/sys/block/{disk}"),
+                    );
                 }
             }
-            ["-w", _] => tree.file("/etc/multipath/wwids", "# WWIDs\n"),
+            ["-w", wwid] => tree.file(list, &text.replace(&format!("/{wwid}/\n"), "")),
             ["-f", _] => {
                 tree.remove("/sys/block/dm-1");
                 for disk in disks {
@@ -398,6 +411,11 @@ impl System for Fake {
         }
         self.gate()?;
         self.ran.borrow_mut().push(call.to_string());
+        if let Some((_, path, text)) =
+            self.comes.borrow().as_ref().filter(|(word, ..)| call.to_string().contains(word))
+        {
+            self.tree.borrow_mut().file(path, text);
+        }
         match self.act(call) {
             Ok(()) => ok(""),
             Err(fault) => Ok(Ran { code: 1, err: fault.0, ..Ran::default() }),

@@ -3,6 +3,7 @@
 use lunet_host::source::Source;
 
 use crate::address::Transport;
+use crate::disk::{self, Known};
 
 /// Where programs are.
 const FOLDERS: [&str; 6] =
@@ -88,6 +89,8 @@ pub struct Host {
     pub sessions: Vec<SessionFact>,
     /// Controllers over a network.
     pub controllers: Vec<ControllerFact>,
+    /// Disks that have a name, and maps of dm-multipath.
+    pub disks: Vec<Known>,
 }
 
 impl Host {
@@ -117,6 +120,7 @@ impl Host {
                 .is_some_and(|text| text.contains("/multipathd")),
             sessions: sessions(source),
             controllers: controllers(source),
+            disks: disk::known(source),
         }
     }
 

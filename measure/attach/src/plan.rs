@@ -4,12 +4,12 @@ use lunet_host::systemd::escape;
 use serde::Serialize;
 
 use crate::address::{Address, AddressError, Transport, is_plain, place};
-use crate::disk::wwid_of;
+use crate::disk::{self, Known, wwid_of};
 use crate::host::{Host, SessionFact};
 use crate::journal::{Attachment, Journals, State};
 use crate::profile::{Choice, Profile};
 use crate::server::{Disk, Offer, Portal, Server};
-use crate::step::{Chap, NvmePath, Path, Setting, Step};
+use crate::step::{self, Chap, NvmePath, Path, Setting, Step};
 use crate::system::Call;
 
 /// A file system that may be made on an empty disk.
@@ -131,6 +131,9 @@ pub enum Refusal {
         /// The command that ends it.
         end: String,
     },
+    /// It is here already, by another way, or a disk that passes for it.
+    #[error("{0}")]
+    Present(Stranger),
     /// A package is missing.
     #[error("{0}")]
     Missing(String),
@@ -145,6 +148,35 @@ pub enum Refusal {
     /// An option does not go with the rest.
     #[error("{0}")]
     Option(String),
+}
+
+/// A disk of this machine that goes by the name of the one that is to be attached, in words.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error(
+    "this machine has a disk of the same name already: /dev/{disk}{by} is {name}. Both would be taken for one, and what is written to one \
+     could go to the other: take /dev/{disk} away first, or give one of them a name of its own"
+)]
+pub struct Stranger {
+    /// `sdb`, `dm-2`.
+    disk: String,
+    /// By what it comes.
+    by: String,
+    /// Its name.
+    name: String,
+}
+
+impl From<&Known> for Stranger {
+    fn from(disk: &Known) -> Self {
+        let by = match (&disk.unit, &disk.paths) {
+            (Some((way, unit)), _) => format!(" (unit {unit} of {way})"),
+            (None, Some(paths)) if paths.is_empty() => {
+                " (a map of dm-multipath without a path)".to_owned()
+            }
+            (None, Some(paths)) => format!(" (a map of dm-multipath of {})", paths.join(", ")),
+            (None, None) => String::new(),
+        };
+        Self { disk: disk.name.clone(), by, name: disk.names.join(" ") }
+    }
 }
 
 fn no_way(refused: &[(Transport, String)]) -> String {
@@ -212,6 +244,7 @@ pub fn plan(
     }
     proven(&plan.offer, options)?;
     foreign(&plan.offer, host, there)?;
+    alone(&plan.offer, host, there)?;
     match plan.offer.transport.is_nvme() {
         true => of_nvme(&mut plan, host, options)?,
         false => of_iscsi(&mut plan, address, host)?,
@@ -434,6 +467,16 @@ fn foreign(offer: &Offer, host: &Host, there: &[Attachment]) -> Result<(), Refus
         }
     }
     Ok(())
+}
+
+/// No other disk of this machine may pass for the one that is attached.
+fn alone(offer: &Offer, host: &Host, there: &[Attachment]) -> Result<(), Refusal> {
+    let steps = there.iter().flat_map(|have| &have.steps);
+    let ways = step::ways(steps, &offer.name, &host.sessions, &host.controllers);
+    match disk::stranger(&host.disks, &offer.disk.names, &ways, offer.unit) {
+        Some(disk) => Err(Refusal::Present(disk.into())),
+        None => Ok(()),
+    }
 }
 
 fn of_iscsi(plan: &mut Plan, address: &Address, host: &Host) -> Result<(), Refusal> {

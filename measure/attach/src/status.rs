@@ -8,7 +8,7 @@ use crate::disk;
 use crate::host;
 use crate::journal::{Attachment, State};
 use crate::server::Secrets;
-use crate::step::{Context, Step};
+use crate::step::{self, Context, Step};
 use crate::system::System;
 
 /// A path.
@@ -125,8 +125,7 @@ pub fn device_of(source: &dyn Source, attachment: &Attachment) -> Option<String>
     let of = |step: &Step| match step {
         Step::Session { path } => {
             let disk = disk::of_session(source, &path.session(&sessions)?, attachment.unit)?;
-            let map = disk::wwid(source, &disk).and_then(|wwid| disk::map_of(source, &wwid));
-            Some(map.unwrap_or(disk))
+            Some(disk::maps_over(source, &disk).into_iter().next().unwrap_or(disk))
         }
         Step::Controller { path, .. } => {
             path.controller(&controllers)?;
@@ -135,6 +134,28 @@ pub fn device_of(source: &dyn Source, attachment: &Attachment) -> Option<String>
         _ => None,
     };
     attachment.steps.iter().find_map(of)
+}
+
+/// The disks of an attachment: one of each path, and what dm-multipath has made of them, also when their paths are gone.
+#[must_use]
+pub fn disks_of(source: &dyn Source, attachment: &Attachment) -> Vec<String> {
+    let (sessions, controllers) = (host::sessions(source), host::controllers(source));
+    let ways = || step::ways(&attachment.steps, &attachment.target, &sessions, &controllers);
+    let of = |step: &Step| match step {
+        Step::Session { path } => {
+            disk::of_session(source, &path.session(&sessions)?, attachment.unit)
+        }
+        Step::Controller { path, .. } => {
+            path.controller(&controllers)?;
+            disk::of_namespace(source, &path.nqn, attachment.unit)
+        }
+        Step::Map { wwid, .. } => {
+            let map = disk::map_of(source, wwid)?;
+            disk::foreign_path(source, &map, &ways()).is_none().then_some(map)
+        }
+        _ => None,
+    };
+    attachment.steps.iter().filter_map(of).collect()
 }
 
 fn path_state(portal: String, id: Option<String>, state: &str, good: &str) -> PathState {

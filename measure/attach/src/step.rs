@@ -279,6 +279,20 @@ impl Step {
                 };
             }
             Self::Directory { path, made } => *made = cx.source().list(path).is_none(),
+            // Since the plan was made: it is not ours to end.
+            Self::Session { path } if path.session(&host::sessions(cx.source())).is_some() => {
+                let end = path.node().with(["--logout"]);
+                return Err(Fault(format!(
+                    "somebody has logged in there meanwhile: `{end}` ends it"
+                )));
+            }
+            Self::Controller { path, .. } => {
+                if let Some(id) = path.controller(&host::controllers(cx.source())) {
+                    return Err(Fault(format!(
+                        "somebody has connected it meanwhile, as {id}: `nvme disconnect -d {id}` ends it"
+                    )));
+                }
+            }
             _ => {}
         }
         Ok(())
@@ -438,6 +452,22 @@ impl Step {
             cx.system.run(&stop())?;
         }
         Ok(Vec::new())
+    }
+
+    /// By what the disks of a target or subsystem come that this step leads to, as [`disk::Known::unit`] has it.
+    fn way(
+        &self,
+        target: &str,
+        sessions: &[SessionFact],
+        controllers: &[ControllerFact],
+    ) -> Option<String> {
+        match self {
+            Self::Session { path } if path.target == target => path.session(sessions),
+            Self::Controller { path, .. } if path.nqn == target => {
+                path.controller(controllers).map(|_| path.nqn.clone())
+            }
+            _ => None,
+        }
     }
 
     /// Ends what leads to a disk that does not answer, so that what waits for it fails and goes on.
@@ -641,6 +671,17 @@ impl Step {
         without_nulls(&mut host);
         format!("{host:#}\n")
     }
+}
+
+/// The ways to a target or subsystem that steps have made, as far as they are there.
+#[must_use]
+pub fn ways<'a>(
+    steps: impl IntoIterator<Item = &'a Step>,
+    target: &str,
+    sessions: &[SessionFact],
+    controllers: &[ControllerFact],
+) -> Vec<String> {
+    steps.into_iter().filter_map(|step| step.way(target, sessions, controllers)).collect()
 }
 
 fn without_nulls(value: &mut serde_json::Value) {

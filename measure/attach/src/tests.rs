@@ -501,6 +501,9 @@ fn a_second_disk_of_a_session_cannot_have_other_settings() {
         attach(&fake, &first, &secrets(), &[], STATE).expect("attached");
         let mut other = offer(transport, portals);
         other.unit += 1;
+        for disk in other.disks.iter_mut().chain([&mut other.disk]) {
+            disk.names = vec!["naa.6024c4e1".to_owned()];
+        }
         let user = if transport.is_nvme() { "" } else { "joe@" };
         let url = |user| address(&format!("{}://{user}192.0.2.1", transport.scheme()));
         let again = |user, profile| {
@@ -517,6 +520,133 @@ fn a_second_disk_of_a_session_cannot_have_other_settings() {
             let refused = again("jim@", Profile::Vm).expect_err("another user").to_string();
             assert!(portals == 2 || refused.contains("the CHAP user is joe"), "{refused}");
         }
+    }
+}
+
+/// A disk of the host's own that goes by the name of the one that is offered, be it a copy or the same one by another way.
+#[test]
+fn a_disk_that_passes_for_the_one_that_is_offered_is_in_the_way() {
+    let uuid = "6024c4e0-0000-4000-8000-000000000001";
+    let scsi = [("device/wwid", "naa.6024C4E0")];
+    for (transport, disk, files) in [
+        (Transport::Iscsi, "sdz", &scsi[..]),
+        // Of dm-multipath, without a path.
+        (Transport::Iscsi, "dm-9", &[("dm/uuid", "mpath-36024c4e0")]),
+        (Transport::NvmeTcp, "nvme0n1", &[("wwid", "nvme.1d0f-1"), ("uuid", uuid), ("nsid", "1")]),
+        (Transport::NvmeTcp, "dm-9", &[("dm/uuid", &format!("mpath-uuid.{uuid}"))]),
+        // Of another controller, and one that has a name too many.
+        (
+            Transport::NvmeTcp,
+            "nvme0n1",
+            &[("device/subsysnqn", "nqn.x"), ("nsid", "1"), ("uuid", uuid)],
+        ),
+    ] {
+        let fake = Fake::new();
+        let planned = planned(&fake, transport, 1, &mounted());
+        for (file, text) in files {
+            fake.tree.borrow_mut().file(&format!("/sys/block/{disk}/{file}"), text);
+        }
+        let before = fake.state();
+        let offers = server(vec![offer(transport, 1)]);
+        let url = address(&format!("{}://192.0.2.1", transport.scheme()));
+        let host = Host::look(&fake);
+        let refused = plan(&url, &host, &offers, &mounted(), &Journals::default());
+        let refused = refused.expect_err("a disk of that name").to_string();
+        assert!(refused.contains(&format!("/dev/{disk}")), "{refused}");
+        // It came between the plan and its answer.
+        let error = attach(&fake, &planned, &secrets(), &[], STATE).expect_err("it is there");
+        assert!(matches!(error, AttachError::Before(_)), "{error}");
+        assert_eq!(fake.state(), before);
+        assert_eq!(fake.ran.borrow().len(), 0);
+    }
+}
+
+/// The designators of one unit: NGUID and EUI64 as the kernel writes them, and zeros for what there is not.
+#[test]
+fn every_name_of_a_disk_counts() {
+    let fake = Fake::new();
+    for (file, text) in [
+        ("wwid", "eui.00112233445566778899aabbccddeeff\n"),
+        ("nguid", "00112233-4455-6677-8899-AABBCCDDEEFF\n"),
+        ("eui", "00 25 38 00 00 00 00 01\n"),
+        ("uuid", "00000000-0000-0000-0000-000000000000\n"),
+    ] {
+        fake.tree.borrow_mut().file(&format!("/sys/block/nvme0n1/{file}"), text);
+    }
+    fake.tree.borrow_mut().file("/sys/block/sdq/device/wwid", "t10.ATA     QEMU HARDDISK");
+    let disks = Host::look(&fake).disks;
+    assert_eq!(disks.len(), 1);
+    assert_eq!(disks[0].names, ["eui.00112233445566778899aabbccddeeff", "eui.0025380000000001"]);
+}
+
+/// A path to a disk of the same name that comes while this one is attached ends in the same map.
+#[test]
+fn nothing_is_written_to_a_map_with_a_foreign_path() {
+    for came in ["--login", "multipath -a"] {
+        let fake = Fake::new();
+        let plan = planned(&fake, Transport::Iscsi, 2, &mounted());
+        let (path, naa) = ("/sys/block/sdz/device/wwid", "naa.6024c4e0");
+        *fake.comes.borrow_mut() = Some((came.to_owned(), path.to_owned(), naa.to_owned()));
+        let error = attach(&fake, &plan, &secrets(), &[], STATE).expect_err("another disk");
+        let AttachError::Failed { why, left: None, .. } = error else { panic!("{error}") };
+        assert!(why.0.contains("sdz"), "{why}");
+        assert!(!fake.ran.borrow().iter().any(|call| call.starts_with("mkfs")));
+        assert!(there(&fake).is_empty());
+    }
+}
+
+/// Between the plan and its answer.
+#[test]
+fn a_session_that_somebody_has_made_meanwhile_is_not_taken_for_ours() {
+    for (transport, call) in [
+        (
+            Transport::Iscsi,
+            format!("iscsiadm -m node -T {IQN} -p 192.0.2.1:3260,1 -I default --login"),
+        ),
+        (Transport::NvmeTcp, format!("nvme connect -t tcp -a 192.0.2.1 -s 4420 -n {NQN}")),
+    ] {
+        let fake = Fake::new();
+        let mut offered = offer(transport, 1);
+        offered.disk.names.clear();
+        offered.disks[0].names.clear();
+        let url = address(&format!("{}://192.0.2.1", transport.scheme()));
+        let host = Host::look(&fake);
+        let options = Options::default();
+        let plan = plan(&url, &host, &server(vec![offered]), &options, &Journals::default());
+        fake.run(&crate::system::Call::new(&call)).expect("a session");
+        let before = fake.state();
+        let error = attach(&fake, &plan.expect("a plan"), &secrets(), &[], STATE);
+        let error = error.expect_err("a foreign session").to_string();
+        assert!(error.contains("meanwhile"), "{error}");
+        assert_eq!(fake.state(), before, "it stays");
+    }
+}
+
+/// What somebody has mounted at the directory since is not unmounted, by force neither.
+#[test]
+fn a_mount_of_another_disk_is_not_unmounted() {
+    for file in ["/dev/sdz", "nas:/vms"] {
+        let fake = Fake::new();
+        let plan = planned(&fake, Transport::Iscsi, 1, &mounted());
+        attach(&fake, &plan, &secrets(), &[], STATE).expect("attached");
+        let read = |path: &str| lunet_host::source::Source::read(&fake, path);
+        let own = read("/proc/mounts").expect("mounts");
+        let call = format!("iscsiadm -m node -T {IQN} -p 192.0.2.1:3260,1 -I default --logout");
+        fake.run(&crate::system::Call::new(&call)).expect("logged out by hand");
+        fake.tree.borrow_mut().file("/sys/block/sdz/size", "1");
+        let mounts = own.replace("/dev/sda1 /srv", &format!("{file} /srv"));
+        assert_ne!(mounts, own);
+        fake.tree.borrow_mut().file("/proc/mounts", &mounts);
+        for force in [false, true] {
+            let error = detach(&fake, &mut there(&fake)[0], &[], STATE, force);
+            let error = error.expect_err("another disk").0;
+            assert!(error.contains(&format!("{file}, which is not of this disk")), "{error}");
+        }
+        assert_eq!(read("/proc/mounts").expect("mounts"), mounts);
+        // What is mounted of a disk that is gone is ours.
+        fake.tree.borrow_mut().file("/proc/mounts", &own);
+        clear(&fake).expect("detached");
+        assert!(!read("/proc/mounts").expect("mounts").contains("/srv"));
     }
 }
 
