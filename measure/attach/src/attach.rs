@@ -146,9 +146,10 @@ pub fn attach(
         plan.profile,
     );
     attachment.mount.clone_from(&plan.mount);
-    let cx = Context { system, secrets, others: &others, force: false };
-    let listed = source.read(WWIDS).is_some();
-    let mut work = Work { cx, state, attachment, listed };
+    let cx = Context { system, secrets, others: &others, own: &plan.steps, force: false };
+    // Before the login: multipathd may list what it sees, and make a map of it by itself.
+    let maps = Maps::before(source, &offer.disk.names);
+    let mut work = Work { cx, state, attachment, maps };
     match work.all(plan) {
         Ok(device) => Ok(Attached { attachment: work.attachment, device }),
         Err((what, why)) => {
@@ -178,8 +179,28 @@ struct Work<'a> {
     cx: Context<'a>,
     state: &'a str,
     attachment: Attachment,
-    /// multipath had a list of WWIDs before.
+    maps: Maps,
+}
+
+/// What dm-multipath had before.
+struct Maps {
+    /// It had a list of WWIDs.
     listed: bool,
+    /// WWIDs of the disk that were in it.
+    named: Vec<String>,
+    /// WWIDs that there were maps of.
+    there: Vec<String>,
+}
+
+impl Maps {
+    fn before(source: &dyn Source, names: &[String]) -> Self {
+        let wwids = names.iter().filter_map(|name| disk::wwid_of(name));
+        Self {
+            listed: source.read(WWIDS).is_some(),
+            named: wwids.filter(|wwid| step::is_named(source, wwid)).collect(),
+            there: disk::maps(source),
+        }
+    }
 }
 
 impl Work<'_> {
@@ -256,7 +277,9 @@ impl Work<'_> {
         }
         let wwid = self.waited(|source| disk::wwid(source, &first));
         let wwid = wwid.ok_or_else(|| failed("it has no name by which multipath could know it"))?;
-        self.step(Step::Map { wwid: wwid.clone(), listed: self.listed })?;
+        let Maps { listed, named, there } = &self.maps;
+        let (named, there) = (named.contains(&wwid), there.contains(&wwid));
+        self.step(Step::Map { wwid: wwid.clone(), listed: *listed, named, there })?;
         let map = self.waited(|source| disk::map_of(source, &wwid));
         let _ = self.cx.system.run(&settle);
         let map = map.ok_or_else(|| {

@@ -29,7 +29,8 @@ pub fn detach(
 ) -> Result<Vec<String>, Fault> {
     let others: Vec<Step> = others.iter().flat_map(|have| have.steps.clone()).collect();
     let secrets = Secrets::default();
-    let mut cx = Context { system, secrets: &secrets, others: &others, force: false };
+    let own = attachment.steps.clone();
+    let mut cx = Context { system, secrets: &secrets, others: &others, own: &own, force: false };
     let source = system.machine().source();
     if let Some(file) = mounted_over(source, attachment) {
         let at = attachment.mount.as_deref().unwrap_or_default();

@@ -238,36 +238,46 @@ impl Fake {
     }
 
     fn multipath(&self, args: &[&str]) {
-        let mut disks = self.names("/sys/block");
-        disks.retain(|name| name.starts_with("sd"));
-        if let ["-a", wwid] = args {
-            disks.retain(|disk| crate::disk::wwid(self, disk).as_deref() == Some(wwid));
-        }
         let list = "/etc/multipath/wwids";
-        let mut tree = self.tree.borrow_mut();
-        let text = tree.read(list).unwrap_or_else(|| "# WWIDs\n".to_owned());
+        let text = self.read(list).unwrap_or_else(|| "# WWIDs\n".to_owned());
+        let mut disks = self.names("/sys/block");
         match args {
             ["-a", wwid] => {
                 let text = text.replace(&format!("/{wwid}/\n"), "");
-                tree.file(list, &format!("{text}/{wwid}/\n"));
-                tree.file("/sys/block/dm-1/dm/uuid", &format!("mpath-{wwid}"));
-                tree.file("/sys/block/dm-1/dm/name", wwid);
-                for disk in disks {
-                    tree.symlink(&format!("/sys/block/{disk}/holders/dm-1"), "/sys/block/dm-1");
-                    tree.symlink(
-                        &format!("/sys/block/dm-1/slaves/{disk}"),
-                        &format!("/sys/block/{disk}"),
-                    );
+                self.tree.borrow_mut().file(list, &format!("{text}/{wwid}/\n"));
+                if crate::disk::map_of(self, wwid).is_none() {
+                    self.map(wwid);
                 }
             }
-            ["-w", wwid] => tree.file(list, &text.replace(&format!("/{wwid}/\n"), "")),
-            ["-f", _] => {
-                tree.remove("/sys/block/dm-1");
+            ["-w", wwid] => {
+                self.tree.borrow_mut().file(list, &text.replace(&format!("/{wwid}/\n"), ""));
+            }
+            ["-f", name] => {
+                let of = |disk: &String| self.text(&format!("/sys/block/{disk}/dm/name"));
+                let map = disks.iter().find(|disk| of(disk).as_deref() == Some(name));
+                let map = map.expect("a map").clone();
+                self.tree.borrow_mut().remove(&format!("/sys/block/{map}"));
+                disks.retain(|disk| *disk != map);
                 for disk in disks {
-                    tree.remove(&format!("/sys/block/{disk}/holders"));
+                    self.tree.borrow_mut().remove(&format!("/sys/block/{disk}/holders/{map}"));
                 }
             }
             _ => {}
+        }
+    }
+
+    /// Makes a map of all disks with a WWID.
+    pub fn map(&self, wwid: &str) {
+        let mut disks = self.names("/sys/block");
+        let number = 1 + disks.iter().filter(|name| name.starts_with("dm-")).count();
+        let map = format!("/sys/block/dm-{number}");
+        disks.retain(|disk| crate::disk::wwid(self, disk).as_deref() == Some(wwid));
+        let mut tree = self.tree.borrow_mut();
+        tree.file(&format!("{map}/dm/uuid"), &format!("mpath-{wwid}"));
+        tree.file(&format!("{map}/dm/name"), wwid);
+        for disk in disks {
+            tree.symlink(&format!("/sys/block/{disk}/holders/dm-{number}"), &map);
+            tree.symlink(&format!("{map}/slaves/{disk}"), &format!("/sys/block/{disk}"));
         }
     }
 

@@ -66,7 +66,8 @@ impl Status {
 pub fn status(system: &dyn System, attachment: &Attachment) -> Status {
     let source = system.machine().source();
     let secrets = Secrets::default();
-    let cx = Context { system, secrets: &secrets, others: &[], force: false };
+    let cx =
+        Context { system, secrets: &secrets, others: &[], own: &attachment.steps, force: false };
     let found = device_of(source, attachment);
     let sectors = found.as_ref().and_then(|name| source.int(&format!("/sys/block/{name}/size")));
     let mount = attachment.mount.clone();

@@ -158,6 +158,12 @@ pub enum Step {
         wwid: String,
         /// multipath has kept a list of WWIDs before.
         listed: bool,
+        /// The WWID was in that list before.
+        #[serde(default)]
+        named: bool,
+        /// There was a map of it before.
+        #[serde(default)]
+        there: bool,
     },
     /// A file system is made. It stays.
     MakeFileSystem {
@@ -188,6 +194,8 @@ pub struct Context<'a> {
     pub secrets: &'a Secrets,
     /// Steps of other attachments.
     pub others: &'a [Step],
+    /// All steps of this one, be they done or not.
+    pub own: &'a [Step],
     /// The disk does not answer, and is given up.
     pub force: bool,
 }
@@ -308,7 +316,10 @@ impl Step {
                 before.clone_from(first);
                 made.clone_from(folders);
             }
-            (Self::Map { listed, .. }, Self::Map { listed: first, .. }) => *listed = *first,
+            (
+                Self::Map { listed, named, there, .. },
+                Self::Map { listed: list, named: name, there: map, .. },
+            ) => (*listed, *named, *there) = (*list, *name, *map),
             (
                 Self::Unit { enabled, active, users, .. },
                 Self::Unit { enabled: on, active: now, users: before, .. },
@@ -408,11 +419,11 @@ impl Step {
                     run(Call::new("nvme disconnect -d").with([id]).within(ENDING))?;
                 }
             }
-            Self::Map { wwid, listed } => match map_away(cx, wwid, *listed) {
+            Self::Map { wwid, .. } => match self.map_away(cx) {
                 Err(fault) if cx.force => {
                     return Ok(vec![format!("the disk of several paths {wwid}: {fault}")]);
                 }
-                done => done?,
+                done => return done,
             },
             Self::Directory { path, made: true } => cx.machine().prune(path),
             Self::Directory { .. } => {}
@@ -470,6 +481,33 @@ impl Step {
         }
     }
 
+    /// Takes a map away and its WWID from the list, as far as they were not there before.
+    fn map_away(&self, cx: &Context<'_>) -> Result<Vec<String>, Fault> {
+        let Self::Map { wwid, listed, named, there } = self else { return Ok(Vec::new()) };
+        let source = cx.source();
+        if let Some(map) = disk::map_of(source, wwid).filter(|_| !there) {
+            // By its name, which need not be its WWID (user_friendly_names).
+            let name = source.text(&format!("/sys/block/{map}/dm/name"));
+            let name = name.unwrap_or_else(|| wwid.to_owned());
+            if let Some(path) = foreign_path(cx, &map) {
+                return Ok(vec![format!(
+                    "/dev/mapper/{name} stays, because /dev/{path} is a path of it that `lunet attach` did not make"
+                )]);
+            }
+            disk::check_free(cx.system, std::slice::from_ref(&map))?;
+            cx.system.run(&Call::new("multipath -f").with([name]).within(ENDING))?;
+        }
+        if !named && is_named(source, wwid) {
+            cx.system.run(&Call::new("multipath -w").with([wwid]))?;
+        }
+        let empty =
+            |text: &str| text.lines().all(|line| line.starts_with('#') || line.trim().is_empty());
+        if !listed && source.read(WWIDS).is_some_and(|text| empty(&text)) {
+            cx.machine().put(WWIDS, None)?;
+        }
+        Ok(Vec::new())
+    }
+
     /// Ends what leads to a disk that does not answer, so that what waits for it fails and goes on.
     ///
     /// # Errors
@@ -482,6 +520,9 @@ impl Step {
         let call = match self {
             Self::Map { wwid, .. } => {
                 let Some(map) = disk::map_of(source, wwid) else { return Ok(()) };
+                if foreign_path(cx, &map).is_some() {
+                    return Ok(());
+                }
                 let name = source.text(&format!("/sys/block/{map}/dm/name")).unwrap_or(map);
                 // multipathd would have the map wait again when it hears of the paths; it may not run.
                 let calls = [
@@ -941,21 +982,19 @@ fn file_away(cx: &Context<'_>, path: &str, text: &str) -> Result<Vec<String>, Fa
     }
 }
 
-fn map_away(cx: &Context<'_>, wwid: &str, listed: bool) -> Result<(), Fault> {
-    if let Some(map) = disk::map_of(cx.source(), wwid) {
-        disk::check_free(cx.system, std::slice::from_ref(&map))?;
-        // By its name, which need not be its WWID (user_friendly_names).
-        let name = cx.source().text(&format!("/sys/block/{map}/dm/name"));
-        let name = name.unwrap_or_else(|| wwid.to_owned());
-        cx.system.run(&Call::new("multipath -f").with([name]).within(ENDING))?;
-    }
-    if cx.source().read(WWIDS).is_some_and(|text| text.contains(wwid)) {
-        cx.system.run(&Call::new("multipath -w").with([wwid]))?;
-    }
-    let empty =
-        |text: &str| text.lines().all(|line| line.starts_with('#') || line.trim().is_empty());
-    if !listed && cx.source().read(WWIDS).is_some_and(|text| empty(&text)) {
-        cx.machine().put(WWIDS, None)?;
-    }
-    Ok(())
+/// Whether multipath makes disks of a WWID: a line `/WWID/` of its list.
+#[must_use]
+pub fn is_named(source: &dyn Source, wwid: &str) -> bool {
+    let text = source.read(WWIDS).unwrap_or_default();
+    text.lines().any(|line| line.trim().trim_matches('/') == wwid)
+}
+
+/// A path of a map that is not of this attachment.
+fn foreign_path(cx: &Context<'_>, map: &str) -> Option<String> {
+    let (sessions, controllers) = (host::sessions(cx.source()), host::controllers(cx.source()));
+    let target = cx.own.iter().find_map(|step| match step {
+        Step::Session { path } => Some(path.target.as_str()),
+        _ => None,
+    })?;
+    disk::foreign_path(cx.source(), map, &ways(cx.own, target, &sessions, &controllers))
 }

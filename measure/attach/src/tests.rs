@@ -595,6 +595,56 @@ fn nothing_is_written_to_a_map_with_a_foreign_path() {
     }
 }
 
+/// The list of multipath, and its maps, belong to others as well.
+#[test]
+fn what_multipath_had_before_stays() {
+    let list = "/etc/multipath/wwids";
+    for text in ["# WWIDs\n/36024c4e0/\n", "/36024c4e01/\n", "# WWIDs\n"] {
+        let fake = Fake::new();
+        fake.tree.borrow_mut().file(list, text);
+        let plan = planned(&fake, Transport::Iscsi, 2, &mounted());
+        attach(&fake, &plan, &secrets(), &[], STATE).expect("attached");
+        let now = lunet_host::source::Source::read(&fake, list).expect("a list");
+        assert!(now.contains("/36024c4e0/\n"), "{now}");
+        assert_eq!(clear(&fake), Ok(Vec::new()));
+        assert_eq!(lunet_host::source::Source::read(&fake, list).as_deref(), Some(text));
+    }
+    // multipathd may make a map of every LUN of a session by itself.
+    let fake = Fake::new();
+    let first = planned(&fake, Transport::Iscsi, 2, &Options::default());
+    attach(&fake, &first, &secrets(), &[], STATE).expect("attached");
+    fake.map("36024c4e1");
+    let mut other = offer(Transport::Iscsi, 2);
+    other.unit = 1;
+    for disk in other.disks.iter_mut().chain([&mut other.disk]) {
+        disk.names = vec!["naa.6024c4e1".to_owned()];
+    }
+    let (url, host) = (address(&format!("iscsi://joe@192.0.2.1/{IQN}/1")), Host::look(&fake));
+    let second = plan(&url, &host, &server(vec![other]), &Options::default(), &journals(&fake));
+    let second = second.expect("a plan");
+    let all = there(&fake);
+    let mut done = attach(&fake, &second, &secrets(), &all, STATE).expect("attached").attachment;
+    assert_eq!(detach(&fake, &mut done, &all, STATE, false), Ok(Vec::new()));
+    assert!(crate::disk::map_of(&fake, "36024c4e1").is_some(), "its map stays");
+    let now = lunet_host::source::Source::read(&fake, list).expect("a list");
+    assert!(now.contains("e0/") && !now.contains("e1/"), "{now}");
+}
+
+/// Somebody has logged in to a disk of the same name since.
+#[test]
+fn a_map_with_a_path_of_others_stays() {
+    let fake = Fake::new();
+    let plan = planned(&fake, Transport::Iscsi, 2, &Options::default());
+    attach(&fake, &plan, &secrets(), &[], STATE).expect("attached");
+    fake.tree.borrow_mut().symlink("/sys/block/dm-1/slaves/sdz", "/sys/block/sdz");
+    fake.tree.borrow_mut().file("/sys/block/sdz/size", "1");
+    let kept = clear(&fake).expect("detached");
+    assert!(kept.iter().any(|kept| kept.contains("/dev/sdz is a path of it")), "{kept:?}");
+    let ran = fake.ran.borrow();
+    assert!(!ran.iter().any(|call| call.starts_with("multipath -f")), "{ran:?}");
+    assert!(!ran.iter().any(|call| call.starts_with("multipath -w")), "{ran:?}");
+}
+
 /// Between the plan and its answer.
 #[test]
 fn a_session_that_somebody_has_made_meanwhile_is_not_taken_for_ours() {
