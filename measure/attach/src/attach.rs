@@ -17,6 +17,13 @@ use crate::system::{Call, LOCK, System};
 /// How long a disk is waited for, once its paths are there.
 const PATIENCE: Duration = Duration::from_secs(30);
 
+/// The last thing that is done, in words.
+const MOUNT: &str = "mount it";
+
+/// What can be done about two file systems with one UUID.
+const NEW_UUID: &str =
+    "give one a new one, unmounted: `tune2fs -U random` (ext4), `xfs_admin -U generate` (XFS)";
+
 /// What is done when it is made sure of the disk, in words.
 const WHICH: &str = "see which disk it is";
 
@@ -66,6 +73,13 @@ pub fn check_directory(source: &dyn Source, directory: &str) -> Result<(), Fault
     if let Some(device) = disk::mounted_at(source, directory) {
         return Err(Fault(format!(
             "{device} is mounted at {directory} already: give another directory"
+        )));
+    }
+    if let Some((what, _)) =
+        disk::fstab(source).into_iter().find(|(_, at)| at.trim_end_matches('/') == directory)
+    {
+        return Err(Fault(format!(
+            "/etc/fstab mounts {what} at {directory}: give another directory, or take the line away"
         )));
     }
     match source.names(directory).first() {
@@ -229,7 +243,7 @@ impl Work<'_> {
         let disk = self.disk(plan)?;
         let device = disk::device(self.source(), &disk);
         if let Some(directory) = &plan.mount {
-            self.mount(plan, &device, directory)?;
+            self.mount(plan, &disk, directory)?;
         }
         self.attachment.disk = disk::lasting_name(self.source(), &disk);
         self.attachment.state = State::Attached;
@@ -331,8 +345,29 @@ impl Work<'_> {
         }
     }
 
-    fn mount(&mut self, plan: &Plan, device: &str, directory: &str) -> Result<(), Failed> {
-        let failed = |why: String| ("mount it".to_owned(), Fault(why));
+    fn mount(&mut self, plan: &Plan, disk: &str, directory: &str) -> Result<(), Failed> {
+        let device = disk::device(self.source(), disk);
+        let (kind, uuid) = self.file_system(plan, &device)?;
+        self.only_one(disk, &kind, &uuid)?;
+        self.lines(plan, disk, directory, &kind, &uuid)?;
+        self.step(Step::Mount { directory: directory.to_owned() })?;
+        // By its UUID: the copy of a disk has the same.
+        match disk::mounted_at(self.source(), directory) {
+            Some(mounted) if mounted == device => Ok(()),
+            mounted => Err((
+                MOUNT.to_owned(),
+                Fault(format!(
+                    "{directory} has {} now, and not {device}: another disk has a file system with the same UUID {uuid}, as a copy \
+                     has; {NEW_UUID}",
+                    mounted.as_deref().unwrap_or("nothing")
+                )),
+            )),
+        }
+    }
+
+    /// What has its file system mounted: kind and UUID. An empty disk gets one, if that is wanted.
+    fn file_system(&mut self, plan: &Plan, device: &str) -> Result<(String, String), Failed> {
+        let failed = |why: String| (MOUNT.to_owned(), Fault(why));
         let look = || {
             disk::content(self.cx.system, device)
                 .map_err(|fault| ("look what is on it".to_owned(), fault))
@@ -345,30 +380,62 @@ impl Work<'_> {
             }
             (content, _) => content,
         };
-        let (kind, uuid) = match content {
+        match content {
             Content::FileSystem { kind, .. } if plan.mkfs.is_some() && !self.has_made() => {
-                return Err(failed(format!(
+                Err(failed(format!(
                     "{device} has an {kind} file system, and is not formatted: leave --mkfs away to mount it"
-                )));
+                )))
             }
-            Content::FileSystem { kind, uuid } => (kind, uuid),
-            Content::Blank => {
-                return Err(failed(format!(
-                    "{device} is empty: --mkfs ext4 or --mkfs xfs makes a file system on it"
-                )));
-            }
-            Content::Unknown(at) => {
-                return Err(failed(format!(
-                    "{device} has no file system that is known, but is not empty (byte {at} is not zero), and is not formatted: \
+            Content::FileSystem { kind, uuid } => Ok((kind, uuid)),
+            Content::Blank => Err(failed(format!(
+                "{device} is empty: --mkfs ext4 or --mkfs xfs makes a file system on it"
+            ))),
+            Content::Unknown(at) => Err(failed(format!(
+                "{device} has no file system that is known, but is not empty (byte {at} is not zero), and is not formatted: \
                      `blkdiscard {device}` empties it once it is attached without --mount, if nobody needs what is on it"
-                )));
+            ))),
+            Content::Other(what) => Err(failed(format!(
+                "{device} has {what}, and no file system of its own: it is neither mounted nor formatted"
+            ))),
+        }
+    }
+
+    /// Line and rule go by the UUID of the file system, which the disk says: they may mean no other one.
+    fn only_one(&self, disk: &str, kind: &str, uuid: &str) -> Result<(), Failed> {
+        let failed = |why: String| (MOUNT.to_owned(), Fault(why));
+        let plain = |c: char| c.is_ascii_alphanumeric() || c == '_';
+        if !disk::is_uuid(uuid) || kind.is_empty() || !kind.chars().all(plain) {
+            let (kind, uuid) = (kind.escape_default(), uuid.escape_default());
+            return Err(failed(format!(
+                "\"{uuid}\" is no UUID of a file system ({kind}) that can stand in /etc/fstab"
+            )));
+        }
+        match disk::same_uuid(self.cx.system, uuid, &self.disks(disk)) {
+            Ok(None) => Ok(()),
+            Ok(Some(other)) => Err(failed(format!(
+                "its file system has the UUID {uuid}, and {other}: either could be mounted for the other; {NEW_UUID}"
+            ))),
+            Err(fault) => {
+                Err(("see whether the UUID is this file system's alone".to_owned(), fault))
             }
-            Content::Other(what) => {
-                return Err(failed(format!(
-                    "{device} has {what}, and no file system of its own: it is neither mounted nor formatted"
-                )));
-            }
-        };
+        }
+    }
+
+    /// The disk, and those that dm-multipath has made it of.
+    fn disks(&self, disk: &str) -> Vec<String> {
+        let paths = disk::paths_of(self.source(), disk);
+        paths.into_iter().chain([disk.to_owned()]).collect()
+    }
+
+    /// What mounts it: directory, line and rule.
+    fn lines(
+        &mut self,
+        plan: &Plan,
+        disk: &str,
+        directory: &str,
+        kind: &str,
+        uuid: &str,
+    ) -> Result<(), Failed> {
         let options =
             if plan.offer.disk.read_only { "ro,_netdev,nofail" } else { "_netdev,nofail" };
         let pass = if kind == "ext4" { 2 } else { 0 };
@@ -377,20 +444,12 @@ impl Work<'_> {
         let reload = if systemd { vec![Call::new("systemctl daemon-reload")] } else { Vec::new() };
         self.step(Step::Directory { path: directory.to_owned(), made: false })?;
         self.step(Step::Line { path: "/etc/fstab".to_owned(), line, reload, edit: None })?;
-        if let Some((path, text)) = mount_rule(&plan.name, &uuid, directory).filter(|_| systemd) {
+        if let Some(of_disk) = disk::of_udev(self.source(), disk).filter(|_| systemd) {
+            let (path, text) = mount_rule(&plan.name, &of_disk, uuid, directory);
             let reload = vec![Call::new("udevadm control --reload")];
             self.step(Step::file(&path, text, reload))?;
         }
-        self.step(Step::Mount { directory: directory.to_owned() })?;
-        // By its UUID: the copy of a disk has the same.
-        match disk::mounted_at(self.source(), directory) {
-            Some(mounted) if mounted == device => Ok(()),
-            mounted => Err(failed(format!(
-                "{directory} has {} now, and not {device}: another disk has a file system with the same UUID {uuid}, as a copy \
-                 has; give one a new one, unmounted: `tune2fs -U random` (ext4), `xfs_admin -U generate` (XFS)",
-                mounted.as_deref().unwrap_or("nothing")
-            ))),
-        }
+        Ok(())
     }
 
     fn make(&mut self, device: &str, kind: FileSystem) -> Result<(), Failed> {

@@ -3,6 +3,7 @@
 use lunet_host::apply::Fault;
 use lunet_host::source::Source;
 
+use crate::address::is_plain;
 use crate::host;
 use crate::system::{Call, System};
 
@@ -131,7 +132,8 @@ fn units(source: &dyn Source) -> Vec<(String, (String, u32))> {
 }
 
 /// The disks of a map.
-fn paths_of(source: &dyn Source, map: &str) -> Vec<String> {
+#[must_use]
+pub fn paths_of(source: &dyn Source, map: &str) -> Vec<String> {
     source.names(&format!("/sys/block/{map}/slaves"))
 }
 
@@ -186,6 +188,19 @@ fn world_names(source: &dyn Source, disk: &str) -> Vec<String> {
     names.retain(is_name);
     names.dedup();
     names
+}
+
+/// How rules of udev know a disk, and what dm-multipath makes of it, whatever its file system says.
+#[must_use]
+pub fn of_udev(source: &dyn Source, disk: &str) -> Option<String> {
+    let of = |file: &str| source.text(&format!("/sys/block/{disk}/{file}"));
+    let (key, value) = match (of("dm/uuid"), of("device/wwid"), of("wwid")) {
+        (Some(uuid), ..) => ("ENV{DM_UUID}", uuid),
+        (_, Some(wwid), _) => ("ATTRS{wwid}", wwid),
+        (_, _, Some(wwid)) => ("ATTR{wwid}", wwid),
+        _ => return None,
+    };
+    is_plain(&value).then(|| format!("{key}==\"{value}\""))
 }
 
 /// WWID of a disk of SCSI, as multipath and udev have it.
@@ -270,6 +285,84 @@ fn plain(word: &str) -> String {
 #[must_use]
 pub fn word(text: &str) -> String {
     text.replace('\\', "\\134").replace(' ', "\\040").replace('\t', "\\011")
+}
+
+/// Whether a text is the UUID of a file system, as blkid prints that of ext4, XFS, Btrfs, FAT or ISO 9660, and nothing that files of
+/// the system's have a meaning for.
+#[must_use]
+pub fn is_uuid(text: &str) -> bool {
+    let digits = |part: &str| !part.is_empty() && part.bytes().all(|byte| byte.is_ascii_hexdigit());
+    (8..=36).contains(&text.len()) && text.split('-').all(digits)
+}
+
+/// Lines of /etc/fstab: what is mounted, and where.
+#[must_use]
+pub fn fstab(source: &dyn Source) -> Vec<(String, String)> {
+    let text = source.read("/etc/fstab").unwrap_or_default();
+    let line = |line: &str| {
+        let mut words = line.split_whitespace().map(plain);
+        let (what, at) = (words.next()?, words.next()?);
+        (!what.starts_with('#')).then_some((what, at))
+    };
+    text.lines().filter_map(line).collect()
+}
+
+/// Who has a file system's UUID besides the disks: a line of /etc/fstab, or another device with a file system. In words.
+///
+/// # Errors
+/// It cannot be told.
+pub fn same_uuid(
+    system: &dyn System,
+    uuid: &str,
+    disks: &[String],
+) -> Result<Option<String>, Fault> {
+    let source = system.machine().source();
+    let is_it = |what: &str| {
+        let plain = what.replace(['"', '\''], "");
+        let plain =
+            plain.strip_prefix("UUID=").or_else(|| plain.strip_prefix("/dev/disk/by-uuid/"));
+        plain.is_some_and(|have| have.eq_ignore_ascii_case(uuid))
+    };
+    if let Some((what, at)) = fstab(source).into_iter().find(|(what, _)| is_it(what)) {
+        return Ok(Some(format!("/etc/fstab mounts {what} at {at}")));
+    }
+    let own = files(source, disks);
+    let others = match source.list(UDEV) {
+        Some(entries) => by_udev(source, &entries, uuid),
+        // It reads every disk.
+        None => {
+            let call = Call::new("blkid -c /dev/null -o device -t").with([format!("UUID={uuid}")]);
+            let ran = system.start(&call)?;
+            match ran.code {
+                0 | 2 => ran.out.lines().map(str::to_owned).collect(),
+                code => {
+                    let said = ran.err.trim();
+                    return Err(Fault(format!("blkid failed with exit code {code}: {said}")));
+                }
+            }
+        }
+    };
+    let other = others.into_iter().find(|file| !own.contains(file));
+    Ok(other.map(|file| format!("the file system of {file} has the same")))
+}
+
+/// What udev knows of devices: a file for each, `b8:16` for a block device.
+const UDEV: &str = "/run/udev/data";
+
+/// The devices with a file system of this UUID, as udev has found them.
+fn by_udev(source: &dyn Source, entries: &[String], uuid: &str) -> Vec<String> {
+    let line = format!("E:ID_FS_UUID={uuid}");
+    let has = |entry: &&String| {
+        let text = source.read(&format!("{UDEV}/{entry}")).unwrap_or_default();
+        text.lines().any(|have| have.eq_ignore_ascii_case(&line))
+    };
+    let found = entries.iter().filter(|entry| entry.starts_with('b')).filter(has);
+    let name = |entry: &String| {
+        let name = source.link_name(&format!("/sys/dev/block/{}", &entry[1..]))?;
+        // Of a device that is gone, udev forgets a moment later.
+        Some(device(source, &name))
+    };
+    found.filter_map(name).collect()
 }
 
 /// Finds out what is on a device, and reads only.

@@ -38,6 +38,10 @@ pub struct Fake {
     pub held: RefCell<Option<String>>,
     /// The device that a mount takes for the one that was meant.
     pub copy: RefCell<Option<String>>,
+    /// The copy has a file system that is seen before it is mounted.
+    pub copy_is_seen: Cell<bool>,
+    /// The UUID of the disk's file system.
+    pub uuid: RefCell<String>,
     /// What the disks of the sessions are known by, if it is not the same for all.
     pub naa: RefCell<Vec<String>>,
     /// A file that comes with the program that begins like this or has this word: program, path, text.
@@ -47,6 +51,9 @@ pub struct Fake {
     dead: Cell<bool>,
     next: Cell<usize>,
 }
+
+/// The UUID of the file system that is made.
+pub const UUID: &str = "0b7cf1de-8a0f-4f44-9c47-3a6f0b1a2c3d";
 
 const BASE: &str = "/sys/class/iscsi_session";
 
@@ -87,6 +94,8 @@ impl Fake {
             read_only: RefCell::default(),
             held: RefCell::default(),
             copy: RefCell::default(),
+            copy_is_seen: Cell::new(false),
+            uuid: RefCell::new(UUID.to_owned()),
             naa: RefCell::default(),
             comes: RefCell::default(),
             silent: Cell::new(false),
@@ -394,10 +403,17 @@ impl System for Fake {
     fn start(&self, call: &Call) -> Result<Ran, Fault> {
         let ok = |out: &str| Ok(Ran { out: out.to_owned(), ..Ran::default() });
         let no = |code| Ok(Ran { code, ..Ran::default() });
+        if call.program == "blkid" && call.args.contains(&"-t".to_owned()) {
+            let own = self.device();
+            let copy = self.copy.borrow().clone().filter(|_| self.copy_is_seen.get());
+            return ok(&[own, copy.unwrap_or_default()].join("\n"));
+        }
         if call.program == "blkid" {
             return match self.disk.get() {
                 Disk::Blank | Disk::Unknown | Disk::Table => no(2),
-                Disk::Ext4 => ok("UUID=u-1\nTYPE=ext4\nUSAGE=filesystem\n"),
+                Disk::Ext4 => {
+                    ok(&format!("UUID={}\nTYPE=ext4\nUSAGE=filesystem\n", self.uuid.borrow()))
+                }
                 Disk::Lvm => ok("UUID=u-2\nTYPE=LVM2_member\nUSAGE=raid\n"),
             };
         }

@@ -781,19 +781,18 @@ fn at_boot(plan: &mut Plan, host: &Host, number: usize, after: &str, service: &s
     }
 }
 
-/// A rule of udev that has systemd mount a file system when its disk comes. systemd itself waits for the disk of a line of fstab
-/// with `nofail` for a minute and a half after the start, and mounts it no more if it comes later.
+/// A rule of udev that has systemd mount a file system when its disk comes, which is known by a match of udev's. systemd itself
+/// waits for the disk of a line of fstab with `nofail` for a minute and a half after the start, and mounts it no more if it comes later.
 #[must_use]
-pub fn mount_rule(name: &str, uuid: &str, directory: &str) -> Option<(String, String)> {
+pub fn mount_rule(name: &str, disk: &str, uuid: &str, directory: &str) -> (String, String) {
     // Backslashes are read by systemd once more.
     let mount = mount_unit(directory).replace('\\', r"\\");
     let rule = format!(
-        "{}ACTION==\"add|change\", SUBSYSTEM==\"block\", ENV{{ID_FS_UUID}}==\"{uuid}\", TAG+=\"systemd\", \
+        "{}ACTION==\"add|change\", SUBSYSTEM==\"block\", {disk}, ENV{{ID_FS_UUID}}==\"{uuid}\", TAG+=\"systemd\", \
          ENV{{SYSTEMD_WANTS}}+=\"{mount}\"\n",
         head(name)
     );
-    let path = format!("/etc/udev/rules.d/90-lunet-attach-{name}-mount.rules");
-    is_plain(uuid).then_some((path, rule))
+    (format!("/etc/udev/rules.d/90-lunet-attach-{name}-mount.rules"), rule)
 }
 
 /// The unit of a mount.

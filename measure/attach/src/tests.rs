@@ -8,7 +8,7 @@ use zeroize::Zeroizing;
 use crate::address::{Address, AddressError, Transport, is_same_host};
 use crate::attach::{AttachError, attach, settled};
 use crate::detach::detach;
-use crate::fake::{Disk as Content, Fake};
+use crate::fake::{Disk as Content, Fake, UUID};
 use crate::host::Host;
 use crate::journal::{self, Journals, STATE, State};
 use crate::plan::{FileSystem, Options, Plan, Refusal, plan};
@@ -137,7 +137,8 @@ fn what_is_attached_is_as_it_was_set_and_detach_restores_everything() {
         assert_eq!(state.paths.len(), portals);
         assert!(page::status(&[state]).contains("as it was set"));
         let fstab = lunet_host::source::Source::read(&fake, "/etc/fstab").expect("fstab");
-        assert!(fstab.contains("UUID=u-1 /srv/a\\040b ext4 _netdev,nofail 0 2\n"), "{fstab}");
+        let line = format!("UUID={UUID} /srv/a\\040b ext4 _netdev,nofail 0 2\n");
+        assert!(fstab.contains(&line), "{fstab}");
         assert_eq!(clear(&fake), Ok(Vec::new()));
         assert_eq!(fake.state(), before, "{transport}");
     }
@@ -437,6 +438,58 @@ fn the_file_system_of_a_copy_is_not_taken_for_the_one_that_was_meant() {
     assert!(why.0.contains("/dev/sdz now") && why.0.contains("tune2fs -U random"), "{why}");
     assert_eq!(left, None);
     assert_eq!(fake.state(), before);
+}
+
+/// What the disk says of its file system stands in /etc/fstab and in a rule of udev.
+#[test]
+fn a_uuid_that_is_none_or_is_anothers_is_not_mounted() {
+    let copy = format!("UUID={UUID} /old ext4 0 0\n");
+    let quoted = format!("UUID=\"{}\" /old ext4 0 0\n", UUID.to_uppercase());
+    let link = format!("/dev/disk/by-uuid/{UUID} /old ext4 0 0\n");
+    let udev = format!("S:disk/by-uuid/{UUID}\nE:ID_FS_UUID={UUID}\n");
+    let other = format!("# {copy}/dev/vda1 / ext4 0 0\n");
+    for (uuid, fstab, udev, said) in [
+        ("1\\040/ ext4 suid", "", "", "is no UUID"),
+        ("a\", RUN+=\"x", "", "", "is no UUID"),
+        ("0b7cf1de-8a0f-4f44-9c47-3a6f0b1a2c3d-0b7c", "", "", "is no UUID"),
+        ("", "", "", "is no UUID"),
+        (UUID, &copy, "", "at /old"),
+        (UUID, &quoted, "", "at /old"),
+        (UUID, &link, "", "at /old"),
+        (UUID, &other, &udev, "the file system of /dev/sdz1"),
+        (UUID, &other, "E:ID_FS_UUID=0b7c\n", ""),
+        (UUID, &other, "seen by blkid", "the file system of /dev/sdz"),
+    ] {
+        let fake = Fake::new();
+        fake.disk.set(Content::Ext4);
+        *fake.uuid.borrow_mut() = uuid.to_owned();
+        fake.tree.borrow_mut().file("/etc/fstab", fstab);
+        if udev.starts_with("seen") {
+            fake.copy_is_seen.set(true);
+            *fake.copy.borrow_mut() = Some("/dev/sdz".into());
+        } else {
+            fake.tree.borrow_mut().file("/run/udev/data/b65:145", udev);
+            fake.tree.borrow_mut().symlink("/sys/dev/block/65:145", "../../block/sdz/sdz1");
+        }
+        let before = fake.state();
+        let plan = planned(&fake, Transport::Iscsi, 1, &Options { mkfs: None, ..mounted() });
+        let Err(error) = attach(&fake, &plan, &secrets(), &[], STATE) else {
+            assert_eq!(said, "");
+            continue;
+        };
+        assert!(!said.is_empty() && error.to_string().contains(said), "{error}");
+        assert_eq!(fake.state(), before);
+        assert!(!fake.ran.borrow().iter().any(|call| call.starts_with("mount")));
+    }
+}
+
+#[test]
+fn a_directory_that_fstab_has_is_not_taken() {
+    let fake = Fake::new();
+    fake.tree.borrow_mut().file("/etc/fstab", "# x /srv/a\\040b\n/dev/x\t/srv/a\\040b/ ext4 0 0\n");
+    let error = crate::attach::check_directory(&fake, "/srv/a b").expect_err("it is in use");
+    assert!(error.0.contains("/etc/fstab mounts /dev/x"), "{error}");
+    assert_eq!(crate::attach::check_directory(&fake, "/srv/a"), Ok(()));
 }
 
 /// What somebody has mounted over it is not taken away, and neither is the disk below.
@@ -743,9 +796,14 @@ fn what_comes_late_after_a_reboot_is_connected_and_mounted() {
         }
         let rule = format!("/etc/udev/rules.d/90-lunet-attach-{}-mount.rules", plan.name);
         let rule = read(&rule).expect("a rule");
-        let wanted =
-            r#"ENV{ID_FS_UUID}=="u-1", TAG+="systemd", ENV{SYSTEMD_WANTS}+="srv-a\\x20b.mount""#;
-        assert!(rule.contains(wanted), "{rule}");
+        let disk = match (transport.is_nvme(), portals) {
+            (true, _) => r#"ATTR{wwid}=="uuid.6024c4e0-0000-4000-8000-000000000001""#,
+            (false, 1) => r#"ATTRS{wwid}=="naa.6024c4e0""#,
+            (false, _) => r#"ENV{DM_UUID}=="mpath-36024c4e0""#,
+        };
+        let wants = r#"TAG+="systemd", ENV{SYSTEMD_WANTS}+="srv-a\\x20b.mount""#;
+        let wanted = format!(r#"{disk}, ENV{{ID_FS_UUID}}=="{UUID}", {wants}"#);
+        assert!(rule.contains(&wanted), "{rule}");
         clear(&fake).expect("detached");
         // A unit that is trying again does not go on when its file is gone.
         let stop = format!("systemctl stop lunet-attach-{}-1.service", plan.name);
