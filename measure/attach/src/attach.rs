@@ -9,8 +9,8 @@ use crate::detach;
 use crate::disk::{self, Content};
 use crate::host;
 use crate::journal::{Attachment, State};
-use crate::plan::{FileSystem, Plan, Stranger, mount_rule};
-use crate::server::{Offer, Secrets};
+use crate::plan::{FileSystem, Plan, Refusal, Stranger, mount_rule};
+use crate::server::{Disk, Offer, Secrets};
 use crate::step::{self, Context, Step, WWIDS};
 use crate::system::{Call, LOCK, System};
 
@@ -64,6 +64,9 @@ fn after(name: &str, left: &Option<Fault>) -> String {
         ),
     }
 }
+
+/// Asks the server for an offered disk: what it is, and which other hosts have reserved it, in words.
+pub type Ask<'a> = &'a dyn Fn(&Offer) -> Result<(Disk, Vec<String>), Fault>;
 
 /// Looks whether a file system can be mounted at a directory.
 ///
@@ -132,7 +135,7 @@ fn left_over(source: &dyn Source) -> Vec<(u32, String)> {
     processes.filter(is_one).map(named).collect()
 }
 
-/// Attaches a disk: all of it, or nothing.
+/// Attaches a disk: all of it, or nothing. The server is asked once more before a file system is made.
 ///
 /// # Errors
 /// See [`AttachError`].
@@ -142,6 +145,7 @@ pub fn attach(
     secrets: &Secrets,
     there: &[Attachment],
     state: &str,
+    ask: Ask<'_>,
 ) -> Result<Attached, AttachError> {
     let source = system.machine().source();
     if let Some(directory) = &plan.mount {
@@ -163,7 +167,7 @@ pub fn attach(
     let cx = Context { system, secrets, others: &others, own: &plan.steps, force: false };
     // Before the login: multipathd may list what it sees, and make a map of it by itself.
     let maps = Maps::before(source, &offer.disk.names);
-    let mut work = Work { cx, state, attachment, maps };
+    let mut work = Work { cx, state, attachment, maps, ask };
     match work.all(plan) {
         Ok(device) => Ok(Attached { attachment: work.attachment, device }),
         Err((what, why)) => {
@@ -194,6 +198,7 @@ struct Work<'a> {
     state: &'a str,
     attachment: Attachment,
     maps: Maps,
+    ask: Ask<'a>,
 }
 
 /// What dm-multipath had before.
@@ -347,7 +352,7 @@ impl Work<'_> {
 
     fn mount(&mut self, plan: &Plan, disk: &str, directory: &str) -> Result<(), Failed> {
         let device = disk::device(self.source(), disk);
-        let (kind, uuid) = self.file_system(plan, &device)?;
+        let (kind, uuid) = self.file_system(plan, disk, &device)?;
         self.only_one(disk, &kind, &uuid)?;
         self.lines(plan, disk, directory, &kind, &uuid)?;
         self.step(Step::Mount { directory: directory.to_owned() })?;
@@ -366,7 +371,12 @@ impl Work<'_> {
     }
 
     /// What has its file system mounted: kind and UUID. An empty disk gets one, if that is wanted.
-    fn file_system(&mut self, plan: &Plan, device: &str) -> Result<(String, String), Failed> {
+    fn file_system(
+        &mut self,
+        plan: &Plan,
+        disk: &str,
+        device: &str,
+    ) -> Result<(String, String), Failed> {
         let failed = |why: String| (MOUNT.to_owned(), Fault(why));
         let look = || {
             disk::content(self.cx.system, device)
@@ -374,6 +384,7 @@ impl Work<'_> {
         };
         let content = match (look()?, plan.mkfs) {
             (Content::Blank, Some(kind)) => {
+                self.still(plan, disk)?;
                 self.make(device, kind)?;
                 disk::content(self.cx.system, device)
                     .map_err(|fault| ("look at the file system".to_owned(), fault))?
@@ -450,6 +461,25 @@ impl Work<'_> {
             self.step(Step::file(&path, text, reload))?;
         }
         Ok(())
+    }
+
+    /// The disk is still the one that was asked, and free: the plan was shown a while ago.
+    fn still(&self, plan: &Plan, disk: &str) -> Result<(), Failed> {
+        let what = "ask once more who has reserved it".to_owned();
+        let (now, claims) = (self.ask)(&plan.offer).map_err(|fault| (what.clone(), fault))?;
+        if !claims.is_empty() {
+            return Err((what, Fault(Refusal::Reserved(claims).to_string())));
+        }
+        if !now.is(&plan.offer.disk) {
+            let names = now.names.join(" ");
+            return Err((
+                WHICH.to_owned(),
+                Fault(format!("the server has another disk there by now: {names}")),
+            ));
+        }
+        let paths = disk::paths_of(self.source(), disk);
+        let paths = if paths.is_empty() { vec![disk.to_owned()] } else { paths };
+        self.proven(plan, &paths)
     }
 
     fn make(&mut self, device: &str, kind: FileSystem) -> Result<(), Failed> {

@@ -46,6 +46,9 @@ pub struct Fake {
     pub naa: RefCell<Vec<String>>,
     /// A file that comes with the program that begins like this or has this word: program, path, text.
     pub comes: RefCell<Option<(String, String, String)>>,
+    /// What the server says of the disk when it is asked once more: its name, if that is another one, and who has reserved it.
+    pub renamed: RefCell<Option<String>>,
+    pub claims: RefCell<Vec<String>>,
     /// A read of the disk does not come back.
     pub silent: Cell<bool>,
     dead: Cell<bool>,
@@ -98,6 +101,8 @@ impl Fake {
             uuid: RefCell::new(UUID.to_owned()),
             naa: RefCell::default(),
             comes: RefCell::default(),
+            renamed: RefCell::default(),
+            claims: RefCell::default(),
             silent: Cell::new(false),
             dead: Cell::new(false),
             next: Cell::new(1),

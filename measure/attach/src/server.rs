@@ -4,6 +4,7 @@ use std::net::{Ipv6Addr, SocketAddr, ToSocketAddrs};
 use std::time::Duration;
 
 use lunet_client::{Claims, Identity, Registrant, iscsi, nvme};
+use lunet_host::apply::Fault;
 use lunet_iscsi::printable::printable;
 use serde::Serialize;
 use zeroize::Zeroizing;
@@ -136,6 +137,20 @@ pub fn look(address: &Address, host: &Host, secrets: &Secrets) -> Server {
     server
 }
 
+/// Asks for an offered disk once more, at the first of its portals: what it is, and which other hosts have reserved it by now.
+///
+/// # Errors
+/// It does not answer, or does not let this machine in any more.
+pub fn again(
+    address: &Address,
+    host: &Host,
+    secrets: &Secrets,
+    offer: &Offer,
+) -> Result<(Disk, Vec<String>), Fault> {
+    let asked = Asked { address, host, secrets };
+    asked.again(offer).map_err(|why| Fault(why.0))
+}
+
 /// Why there is no offer, in words.
 #[derive(Clone)]
 struct Why(String);
@@ -172,15 +187,41 @@ impl Asked<'_> {
         Ok(target)
     }
 
+    fn iscsi_login(&self) -> iscsi::Login {
+        let mut login = iscsi::Login { patience: PATIENCE, ..iscsi::Login::default() };
+        if let Some(name) = &self.host.initiator_name {
+            login.initiator_name.clone_from(name);
+        }
+        login
+    }
+
+    fn again(&self, offer: &Offer) -> Result<(Disk, Vec<String>), Why> {
+        let portal = offer.portals.first().ok_or_else(|| Why("there is no portal".to_owned()))?;
+        if offer.transport.is_nvme() {
+            let (namespace, identity) =
+                self.namespace(offer.transport, &offer.name, Some(offer.unit), portal)?;
+            let claims = of_others(&identity.claims, &self.own_id());
+            return Ok((of_namespace(&namespace, identity), claims));
+        }
+        let login = self.iscsi_login();
+        let target = iscsi::Target {
+            host: portal.address.clone(),
+            port: portal.port,
+            name: Some(offer.name.clone()),
+            lun: Some(u16::try_from(offer.unit)?),
+            ..self.iscsi_target(offer.transport)?
+        };
+        let (unit, identity) = iscsi::identify(&target, &login)?;
+        let claims = of_others(&identity.claims, &login.initiator_name);
+        Ok((of_unit(unit, identity), claims))
+    }
+
     fn iscsi(&self, transport: Transport) -> Result<Offer, Why> {
         let name = self.address.name.as_deref().unwrap_or_default();
         if name.starts_with("nqn.") {
             return Err(Why("the address names an NVMe subsystem".to_owned()));
         }
-        let mut login = iscsi::Login { patience: PATIENCE, ..iscsi::Login::default() };
-        if let Some(name) = &self.host.initiator_name {
-            login.initiator_name.clone_from(name);
-        }
+        let login = self.iscsi_login();
         let mut target = self.iscsi_target(transport)?;
         // The targets that a portal lists are those of this initiator; a list that is refused lists none.
         let listed = iscsi::discover(&iscsi::Target { name: None, ..target.clone() }, &login);
@@ -315,7 +356,7 @@ impl Asked<'_> {
         let mut found: Option<Offer> = None;
         let mut unusable = Vec::new();
         for portal in portals.into_iter().take(MOST_PORTALS) {
-            match self.namespace(transport, &nqn, &portal) {
+            match self.namespace(transport, &nqn, self.nsid(), &portal) {
                 Ok((namespace, identity)) => {
                     let claims = of_others(&identity.claims, &self.own_id());
                     let disk = of_namespace(&namespace, identity);
@@ -367,17 +408,23 @@ impl Asked<'_> {
         }
     }
 
+    /// The namespace that is named, if one is.
+    fn nsid(&self) -> Option<u32> {
+        let is_lun = self.address.name.as_ref().is_some_and(|name| !name.starts_with("nqn."));
+        // lunet numbers namespaces from 1 on, in the order of the LUNs.
+        self.address.unit.map(|unit| if is_lun { unit + 1 } else { unit })
+    }
+
     fn namespace(
         &self,
         transport: Transport,
         nqn: &str,
+        nsid: Option<u32>,
         portal: &Portal,
     ) -> Result<(nvme::Namespace, Identity), Why> {
         let url = format!("{}://{}/{nqn}", transport.scheme(), portal.place());
         let mut target = nvme::Target::parse(&url)?;
-        let is_lun = self.address.name.as_ref().is_some_and(|name| !name.starts_with("nqn."));
-        // lunet numbers namespaces from 1 on, in the order of the LUNs.
-        target.nsid = self.address.unit.map(|unit| if is_lun { unit + 1 } else { unit });
+        target.nsid = nsid;
         let secret = |text: &Option<Zeroizing<String>>| {
             text.as_ref().map(|text| nvme::Secret::parse(nvme::Purpose::DhChap, text)).transpose()
         };

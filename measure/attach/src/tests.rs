@@ -6,7 +6,7 @@ use proptest::prelude::*;
 use zeroize::Zeroizing;
 
 use crate::address::{Address, AddressError, Transport, is_same_host};
-use crate::attach::{AttachError, attach, settled};
+use crate::attach::{AttachError, Attached, settled};
 use crate::detach::detach;
 use crate::fake::{Disk as Content, Fake, UUID};
 use crate::host::Host;
@@ -97,6 +97,22 @@ fn planned(fake: &Fake, transport: Transport, portals: usize, options: &Options)
         &Journals::default(),
     )
     .expect("a plan")
+}
+
+/// Attaches a disk whose server says of it what the fake has.
+fn attach(
+    fake: &Fake,
+    plan: &Plan,
+    secrets: &Secrets,
+    there: &[journal::Attachment],
+    state: &str,
+) -> Result<Attached, AttachError> {
+    let ask = |offer: &Offer| {
+        let mut disk = offer.disk.clone();
+        disk.names = fake.renamed.borrow().clone().map_or(disk.names, |name| vec![name]);
+        Ok((disk, fake.claims.borrow().clone()))
+    };
+    crate::attach::attach(fake, plan, secrets, there, state, &ask)
 }
 
 fn journals(fake: &Fake) -> Journals {
@@ -389,6 +405,38 @@ fn what_others_have_reserved_is_told_and_not_formatted() {
     assert!(told.contains("Note: the host x has reserved the disk: "), "{told}");
     let refused = planned(Some(FileSystem::Ext4)).expect_err("reserved");
     assert!(matches!(refused, Refusal::Reserved(_)), "{refused}");
+}
+
+/// Somebody thinks about the plan for an hour.
+#[test]
+fn what_became_of_the_disk_since_the_plan_keeps_it_from_being_formatted() {
+    for (transport, portals) in CASES {
+        for (claim, name, said) in [
+            (Some("the host x has reserved the disk"), None, "the host x has reserved the disk"),
+            (None, Some("naa.1"), "has another disk there by now: naa.1"),
+            (None, None, ""),
+        ] {
+            let fake = Fake::new();
+            let before = fake.state();
+            let plan = planned(&fake, transport, portals, &mounted());
+            fake.claims.borrow_mut().extend(claim.map(str::to_owned));
+            *fake.renamed.borrow_mut() = name.map(str::to_owned);
+            let done = attach(&fake, &plan, &secrets(), &[], STATE);
+            let made = fake.ran.borrow().iter().any(|call| call.starts_with("mkfs"));
+            assert_eq!(made, said.is_empty());
+            if !said.is_empty() {
+                let error = done.expect_err("not formatted").to_string();
+                assert!(error.contains(said), "{error}");
+                assert_eq!(fake.state(), before);
+            }
+            // Of what is not formatted it is told, as the plan does.
+            fake.revive();
+            clear(&fake).expect("detached");
+            fake.disk.set(Content::Ext4);
+            let plan = planned(&fake, transport, portals, &Options { mkfs: None, ..mounted() });
+            attach(&fake, &plan, &secrets(), &[], STATE).expect("attached");
+        }
+    }
 }
 
 #[test]

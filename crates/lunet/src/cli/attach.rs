@@ -14,7 +14,7 @@ use lunet_attach::journal::{self, Damaged, Journals, STATE, State};
 use lunet_attach::plan::{self, FileSystem, Plan};
 use lunet_attach::profile::Profile;
 use lunet_attach::script::{Platform, script};
-use lunet_attach::server::{self, Secrets};
+use lunet_attach::server::{self, Offer, Secrets};
 use lunet_attach::system::{Live, RUN, System};
 use lunet_attach::{Lock, attach as steps, detach as back, page, status as state};
 use serde_json::{Value, json};
@@ -145,7 +145,10 @@ pub fn attach(options: &Attach, remote: &Remote) -> Result<ExitCode> {
     if !options.yes && !asked("Attach it? [y/N] ")? {
         bail!("nothing was changed");
     }
-    let done = steps::attach(&Live, &plan, &secrets, &there.all, STATE)?;
+    let ask = |offer: &Offer| {
+        server::again(&address, &Host::look(Live.machine().source()), &secrets, offer)
+    };
+    let done = steps::attach(&Live, &plan, &secrets, &there.all, STATE, &ask)?;
     let text = match (options.json, &done.attachment.mount) {
         (true, _) => {
             let state = state::status(&Live, &done.attachment);
