@@ -5,6 +5,7 @@ use std::fmt;
 use std::net::IpAddr;
 
 use lunet_client::{iscsi, nvme};
+use lunet_nvme::name::{NQN_MAX, check_any_nqn};
 use serde::{Deserialize, Serialize};
 
 /// A way to a disk, the best first.
@@ -110,9 +111,23 @@ pub enum AddressError {
     Portal(String),
     /// A name with characters that configuration files of the initiators have a meaning for.
     #[error(
-        "the name \"{0}\" has a space, a quote or the like, which the files of the initiators cannot hold"
+        "the name \"{}\" has a space, a quote or the like, which the files of the initiators cannot hold", .0.escape_debug()
     )]
     Name(String),
+    /// No name of a target.
+    #[error(
+        "\"{}\" is no iSCSI name: iqn., a year and a month, a domain and a name, as in iqn.2026-11.local.lunet:demo, eui. and 16 or naa. and \
+         16 or 32 hexadecimal digits; 223 bytes of letters, digits, '-', '.', ':' and '_' at most", .0.escape_debug()
+    )]
+    IscsiName(String),
+    /// No NQN.
+    #[error(
+        "\"{}\" is no NQN that the files of the initiators can hold: 223 letters, digits and -._:+=@,~ at most", .0.escape_debug()
+    )]
+    Nqn(String),
+    /// A user's name that would be several lines.
+    #[error("the user of CHAP has a control character in its name")]
+    User,
 }
 
 impl Address {
@@ -128,8 +143,7 @@ impl Address {
             "nvme-tcp" | "nvme+tcp" => Self::of_namespace("nvme-tcp", rest)?,
             "nvme-rdma" | "nvme+rdma" => Self::of_namespace("nvme-rdma", rest)?,
             "" => {
-                let of_nvme = !name.is_empty()
-                    && !["iqn.", "eui.", "naa."].iter().any(|kind| name.starts_with(kind));
+                let of_nvme = !name.is_empty() && !is_of_iscsi(name);
                 let any = match of_nvme {
                     true => Self::of_namespace("nvme-tcp", rest)?,
                     false => Self::of_lun(&format!("iscsi://{rest}"), rest)?,
@@ -138,10 +152,16 @@ impl Address {
             }
             other => return Err(AddressError::Scheme(other.to_owned())),
         };
-        match address.name.as_ref().filter(|name| !is_plain(name)) {
-            Some(name) => Err(AddressError::Name(name.clone())),
-            None => Ok(address),
+        if let Some(name) = &address.name {
+            check_name(name)?;
         }
+        let is_line = |user: &Option<String>| {
+            user.as_ref().is_none_or(|user| !user.contains(char::is_control))
+        };
+        if !is_line(&address.user) || !is_line(&address.target_user) {
+            return Err(AddressError::User);
+        }
+        Ok(address)
     }
 
     /// The same with a further portal: `HOST[:PORT]`.
@@ -201,6 +221,58 @@ impl Address {
 #[must_use]
 pub fn is_plain(name: &str) -> bool {
     name.chars().all(|c| c.is_ascii_alphanumeric() || "-._:/+=@,~".contains(c))
+}
+
+/// Checks the name of a target or subsystem, whoever says it: it becomes a part of paths, and a word of commands, units and rules.
+///
+/// Other products have names of subsystems that are no NQNs by the specification; iSCSI's have one of the three forms
+/// (RFC 7143 section 4.2.7), in which the underscore is common although it is not allowed.
+///
+/// # Errors
+/// What it is not.
+pub fn check_name(name: &str) -> Result<(), AddressError> {
+    if is_of_iscsi(name) {
+        let (kind, rest) = name.split_at(4);
+        return match name.len() <= NQN_MAX && is_iscsi_form(kind, rest) {
+            true => Ok(()),
+            false => Err(AddressError::IscsiName(name.to_owned())),
+        };
+    }
+    // A dash in front would make an option of it.
+    let begins = name.starts_with(|c: char| c.is_ascii_alphanumeric());
+    match begins && check_any_nqn(name).is_ok() && is_plain(name) && !name.contains('/') {
+        true => Ok(()),
+        false => Err(AddressError::Nqn(name.to_owned())),
+    }
+}
+
+/// Whether a name begins as one of iSCSI does.
+#[must_use]
+pub fn is_of_iscsi(name: &str) -> bool {
+    ["iqn.", "eui.", "naa."].iter().any(|kind| name.starts_with(kind))
+}
+
+fn is_iscsi_form(kind: &str, rest: &str) -> bool {
+    let hex = |lengths: &[usize]| {
+        lengths.contains(&rest.len()) && rest.bytes().all(|byte| byte.is_ascii_hexdigit())
+    };
+    match kind {
+        "eui." => hex(&[16]),
+        "naa." => hex(&[16, 32]),
+        _ => {
+            let allowed = |c: char| c.is_ascii_alphanumeric() || "-._:".contains(c);
+            // yyyy-mm.
+            let date = rest.split_once('.').map(|(date, domain)| (date.as_bytes(), domain));
+            let is_date = |date: &[u8]| match date {
+                [year @ .., b'-', a, b] if year.len() == 4 => {
+                    year.iter().chain([a, b]).all(u8::is_ascii_digit)
+                }
+                _ => false,
+            };
+            date.is_some_and(|(date, domain)| is_date(date) && !domain.is_empty())
+                && rest.chars().all(allowed)
+        }
+    }
 }
 
 /// Whether a port stands behind the host.

@@ -3,7 +3,7 @@
 use lunet_host::systemd::escape;
 use serde::Serialize;
 
-use crate::address::{Address, AddressError, Transport, is_plain, place};
+use crate::address::{Address, AddressError, Transport, check_name, is_of_iscsi, is_plain, place};
 use crate::disk::{self, Known, wwid_of};
 use crate::host::{Host, SessionFact};
 use crate::journal::{Attachment, Journals, State};
@@ -210,8 +210,9 @@ pub fn plan(
     };
     check(options, &offer)?;
     // The server may have named it.
-    if !is_plain(&offer.name) {
-        return Err(Refusal::Option(AddressError::Name(offer.name).to_string()));
+    check_name(&offer.name).map_err(|error| Refusal::Option(error.to_string()))?;
+    if offer.transport.is_nvme() == is_of_iscsi(&offer.name) {
+        return Err(Refusal::Option(format!("{} is no name for {}", offer.name, offer.transport)));
     }
     if let Some(have) = there.iter().find(|have| is_same(have, &offer)) {
         return Err(Refusal::Attached { url: address.to_string(), name: have.name.clone() });

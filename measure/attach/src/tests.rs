@@ -5,7 +5,7 @@ use std::time::Duration;
 use proptest::prelude::*;
 use zeroize::Zeroizing;
 
-use crate::address::{Address, AddressError, Transport, is_same_host};
+use crate::address::{Address, AddressError, Transport, check_name, is_same_host};
 use crate::attach::{AttachError, Attached, settled};
 use crate::detach::detach;
 use crate::fake::{Disk as Content, Fake, UUID};
@@ -1138,7 +1138,73 @@ fn addresses_are_read() {
     );
     assert_eq!(Address::parse("nfs://nas/x"), Err(AddressError::Scheme("nfs".into())));
     let name = format!("iscsi://nas/{IQN};rm -rf/0");
-    assert!(matches!(Address::parse(&name), Err(AddressError::Name(_))));
+    assert!(matches!(Address::parse(&name), Err(AddressError::IscsiName(_))));
+    let name = format!("nvme-tcp://nas/{NQN};rm/1");
+    assert!(matches!(Address::parse(&name), Err(AddressError::Nqn(_))));
+    let user = format!("iscsi://a\nnode.startup@nas/{IQN}/0");
+    assert_eq!(Address::parse(&user), Err(AddressError::User));
+}
+
+/// They are parts of paths, and words of commands, units and rules; the server says them, too.
+#[test]
+fn names_have_the_forms_that_there_are() {
+    let long = |len: usize| format!("iqn.2026-11.x:{}", "n".repeat(len - 14));
+    let long_nqn = |len: usize| "n".repeat(len);
+    for name in [
+        IQN,
+        "iqn.2001-04.com.example",
+        "iqn.1992-08.com.netapp:sn.1:vs_3",
+        "eui.02004567A425678D",
+        "naa.52004567ba64678d",
+        "naa.62004567BA64678D0123456789ABCDEF",
+        &long(223),
+        NQN,
+        "nqn.2014-08.org.nvmexpress:uuid:f81d4fae-7dec-11d0-a765-00a0c91e6bf6",
+        "blktests-subsystem-1",
+        &long_nqn(223),
+    ] {
+        assert_eq!(check_name(name), Ok(()), "{name}");
+    }
+    for name in [
+        "iqn.2026-11.x:a/../../etc",
+        "iqn.2026-11.x:a/b",
+        "iqn.2026-11.x:a@b",
+        "iqn.2026-11.x:a,b",
+        "iqn.2026-11.x:a b",
+        "iqn.2026-11.x:\u{e4}",
+        "iqn.2026-11.",
+        "iqn.2026-1.x",
+        "iqn.26-11.x",
+        "iqn.x:y",
+        "iqn.",
+        "eui.0200",
+        "eui.02004567A425678G",
+        "naa.52004567ba64678d0",
+        &long(224),
+        "",
+        "..",
+        "-config=x",
+        "a/b",
+        "a b",
+        "a\nb",
+        "a'b",
+        "a*b",
+        "nqn.2026-11.x:\u{e4}",
+        &long_nqn(224),
+    ] {
+        assert!(check_name(name).is_err(), "{name}");
+    }
+    // As the server says them.
+    let host = Host::look(&Fake::new());
+    let planned = |transport: Transport, name: &str| {
+        let named = Offer { name: name.to_owned(), ..offer(transport, 1) };
+        let url = address(&format!("{}://192.0.2.1", transport.scheme()));
+        let (offers, options) = (server(vec![named]), Options::default());
+        plan(&url, &host, &offers, &options, &Journals::default()).is_ok()
+    };
+    assert!(planned(Transport::Iscsi, IQN) && planned(Transport::NvmeTcp, NQN));
+    assert!(!planned(Transport::Iscsi, NQN) && !planned(Transport::NvmeTcp, IQN));
+    assert!(!planned(Transport::Iscsi, "iqn.2026-11.x:a/b") && !planned(Transport::Iscsi, ".."));
 }
 
 #[test]
