@@ -495,6 +495,14 @@ fn of_iscsi(plan: &mut Plan, address: &Address, host: &Host) -> Result<(), Refus
     let several = plan.offer.portals.len() > 1;
     plan.map = several;
     let iface = if plan.offer.transport.is_rdma() { "iser" } else { "default" };
+    let is_named = plan.offer.disk.names.iter().any(|name| wwid_of(name).is_some());
+    if several && !is_named {
+        return Err(Refusal::Disk(format!(
+            "dm-multipath cannot make one disk of its paths, because it has neither an NAA nor an EUI-64 name in VPD page 83h, but {}: \
+             take one path by --one-path",
+            plan.offer.disk.names.join(" ")
+        )));
+    }
     plan.choices = plan.profile.of_session(several);
     plan.steps.push(Step::Module { name: crate::host::module(plan.offer.transport).to_owned() });
     if several {

@@ -363,6 +363,31 @@ fn paths_to_two_disks_are_not_taken_for_one() {
     }
 }
 
+/// dm-multipath knows disks of SCSI by NAA and EUI-64 names only.
+#[test]
+fn a_disk_with_a_uuid_alone_is_no_map() {
+    let uuid = "uuid.6024c4e0-0000-4000-8000-000000000001";
+    let (url, host) = (address("iscsi://192.0.2.1"), Host::look(&Fake::new()));
+    for (names, portals, one_path, made) in [
+        (&[uuid][..], 2, false, false),
+        (&[uuid], 2, true, true),
+        (&[uuid], 1, false, true),
+        (&[uuid, "eui.0200"], 2, false, true),
+    ] {
+        let mut offered = offer(Transport::Iscsi, portals);
+        for disk in offered.disks.iter_mut().chain([&mut offered.disk]) {
+            disk.names = names.iter().map(|name| (*name).to_owned()).collect();
+        }
+        let options = Options { one_path, ..Options::default() };
+        let plan = plan(&url, &host, &server(vec![offered]), &options, &Journals::default());
+        assert_eq!(plan.is_ok(), made, "{names:?} {portals}");
+        if let Err(refused) = plan {
+            let refused = refused.to_string();
+            assert!(refused.contains(uuid) && refused.contains("--one-path"), "{refused}");
+        }
+    }
+}
+
 /// The kernel may reach another disk than lunet's own initiators did a moment before.
 #[test]
 fn what_the_kernel_shows_has_to_be_the_disk_that_was_asked() {
