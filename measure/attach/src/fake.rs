@@ -187,6 +187,7 @@ impl Fake {
                 };
                 for (path, text) in [
                     (format!("{session}/targetname"), target),
+                    (format!("{session}/tpgt"), tag),
                     (format!("{session}/ifacename"), iface),
                     (format!("{session}/state"), "LOGGED_IN"),
                     (format!("{connection}/persistent_address"), address),

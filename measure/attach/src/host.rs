@@ -35,6 +35,8 @@ pub struct SessionFact {
     pub address: String,
     /// Port of the portal.
     pub port: u16,
+    /// Portal group, if the kernel shows it.
+    pub tag: Option<u16>,
     /// Name of the interface: `default`, `iser`.
     pub iface: String,
     /// `LOGGED_IN`, `FAILED`.
@@ -296,6 +298,7 @@ pub fn sessions(source: &dyn Source) -> Vec<SessionFact> {
             target: of("targetname").unwrap_or_default(),
             address: source.text(&format!("{connection}/persistent_address")).unwrap_or_default(),
             port: port.and_then(|port| u16::try_from(port).ok()).unwrap_or(0),
+            tag: of("tpgt").and_then(|tag| tag.parse().ok()),
             iface: of("ifacename").unwrap_or_else(|| "default".to_owned()),
             state: of("state").unwrap_or_default(),
             id,

@@ -461,9 +461,10 @@ fn foreign(offer: &Offer, host: &Host, there: &[Attachment]) -> Result<(), Refus
         let is_it =
             |step: &Step| matches!(step, Step::Session { path } if path.session(one).is_some());
         if !ours().any(is_it) {
-            let SessionFact { target, address, port, iface, .. } = session;
+            let SessionFact { target, address, port, tag, iface, .. } = session;
             let place = place(address, *port);
-            let end = format!("iscsiadm -m node -T {target} -p {place} -I {iface} --logout");
+            let group = tag.map_or_else(String::new, |tag| format!(",{tag}"));
+            let end = format!("iscsiadm -m node -T {target} -p {place}{group} -I {iface} --logout");
             return refused(place, end);
         }
     }

@@ -824,6 +824,7 @@ impl Path {
             session.target == self.target
                 && is_same_host(&session.address, &self.address)
                 && session.port == self.port
+                && session.tag.is_none_or(|tag| tag == self.tag)
                 && session.iface == self.iface
         };
         sessions.iter().find(same).map(|session| session.id.clone())
@@ -873,7 +874,8 @@ fn record_file(source: &dyn Source, path: &Path) -> Option<String> {
             // ADDRESS,PORT,TAG
             let mut parts = name.split(',');
             let same = parts.next().is_some_and(|address| is_same_host(address, &path.address))
-                && parts.next().is_some_and(|port| port == path.port.to_string());
+                && parts.next().is_some_and(|port| port == path.port.to_string())
+                && parts.next().is_some_and(|tag| tag == path.tag.to_string());
             if !same {
                 continue;
             }

@@ -1049,6 +1049,35 @@ fn a_session_that_is_not_ours_is_left_alone() {
     assert!(matches!(refused, Err(Refusal::Foreign { .. })), "{refused:?}");
 }
 
+/// The same portal with another portal group tag: of a target that was set up anew, and not ours.
+#[test]
+fn a_record_of_another_portal_group_is_not_taken_for_ours() {
+    let fake = Fake::new();
+    let record = format!("/etc/iscsi/nodes/{IQN}/192.0.2.1,3260,2/default");
+    fake.tree.borrow_mut().file(&record, "node.startup = manual\nnode.session.queue_depth = 7\n");
+    let before = fake.state();
+    let plan = planned(&fake, Transport::Iscsi, 1, &Options::default());
+    let done = attach(&fake, &plan, &secrets(), &[], STATE).expect("attached");
+    assert!(status(&fake, &done.attachment).is_fine());
+    let read = |path: &str| lunet_host::source::Source::read(&fake, path);
+    assert!(read(&record.replace(",2/", ",1/")).is_some_and(|text| text.contains("automatic")));
+    assert!(read(&record).is_some_and(|text| text.contains("= 7")));
+    clear(&fake).expect("detached");
+    assert_eq!(fake.state(), before);
+    // A session of it is not ours either.
+    let login = format!("iscsiadm -m node -T {IQN} -p 192.0.2.1:3260,2 -I default --login");
+    fake.run(&crate::system::Call::new(&login)).expect("a session");
+    let sessions = Host::look(&fake).sessions;
+    let paths = done.attachment.steps.iter().filter_map(|step| match step {
+        crate::step::Step::Session { path } => Some(path),
+        _ => None,
+    });
+    assert!(
+        paths.clone().count() == 1
+            && paths.into_iter().all(|path| path.session(&sessions).is_none())
+    );
+}
+
 #[test]
 fn the_best_transport_is_taken_and_the_others_have_their_reason() {
     let fake = Fake::new();
