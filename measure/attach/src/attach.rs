@@ -8,7 +8,7 @@ use lunet_host::source::Source;
 use crate::detach;
 use crate::disk::{self, Content};
 use crate::host;
-use crate::journal::{Attachment, State};
+use crate::journal::{self, Attachment, State};
 use crate::plan::{FileSystem, Plan, Refusal, Stranger, mount_rule};
 use crate::server::{Disk, Offer, Secrets};
 use crate::step::{self, Context, Step, WWIDS};
@@ -123,11 +123,19 @@ pub fn settled(
     }
 }
 
-/// Processes whose standard input is the lock's file, and their names.
+/// Processes of root whose standard input is the lock's file, and their names. In a namespace of mounts of its own, anybody's can be
+/// called like that.
 fn left_over(source: &dyn Source) -> Vec<(u32, String)> {
     let processes = source.names("/proc").into_iter().filter_map(|name| name.parse().ok());
-    let is_one =
-        |process: &u32| source.link(&format!("/proc/{process}/fd/0")).as_deref() == Some(LOCK);
+    let is_roots = |process: &u32| {
+        let status = source.read(&format!("/proc/{process}/status")).unwrap_or_default();
+        let user = status.lines().find_map(|line| line.strip_prefix("Uid:"));
+        user.and_then(|user| user.split_whitespace().next()) == Some("0")
+    };
+    let is_one = |process: &u32| {
+        let input = source.link(&format!("/proc/{process}/fd/0"));
+        input.as_deref() == Some(LOCK) && is_roots(process)
+    };
     let named = |process: u32| {
         let name = source.text(&format!("/proc/{process}/comm"));
         (process, name.unwrap_or_else(|| "a program".to_owned()))
@@ -148,6 +156,7 @@ pub fn attach(
     ask: Ask<'_>,
 ) -> Result<Attached, AttachError> {
     let source = system.machine().source();
+    journal::check(system, state).map_err(AttachError::Before)?;
     if let Some(directory) = &plan.mount {
         check_directory(source, directory).map_err(AttachError::Before)?;
     }

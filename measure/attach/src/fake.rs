@@ -49,6 +49,8 @@ pub struct Fake {
     /// What the server says of the disk when it is asked once more: its name, if that is another one, and who has reserved it.
     pub renamed: RefCell<Option<String>>,
     pub claims: RefCell<Vec<String>>,
+    /// A file or directory that is another user's.
+    pub foreign: RefCell<Option<String>>,
     /// A read of the disk does not come back.
     pub silent: Cell<bool>,
     dead: Cell<bool>,
@@ -103,6 +105,7 @@ impl Fake {
             comes: RefCell::default(),
             renamed: RefCell::default(),
             claims: RefCell::default(),
+            foreign: RefCell::default(),
             silent: Cell::new(false),
             dead: Cell::new(false),
             next: Cell::new(1),
@@ -466,6 +469,10 @@ impl System for Fake {
 
     fn is_held(&self, device: &str) -> Result<bool, Fault> {
         Ok(self.held.borrow().as_deref() == Some(device))
+    }
+
+    fn is_own(&self, path: &str) -> bool {
+        self.foreign.borrow().as_deref() != Some(path)
     }
 
     fn wait(&self, _: Instant, _: Duration) -> bool {

@@ -8,6 +8,7 @@ use serde::{Deserialize, Serialize};
 use crate::address::Transport;
 use crate::profile::Profile;
 use crate::step::Step;
+use crate::system::System;
 
 /// Where the journals are.
 pub const STATE: &str = "/var/lib/lunet-attach";
@@ -139,20 +140,33 @@ impl fmt::Display for Damaged {
         let Self { name, journal, why } = self;
         write!(
             f,
-            "{name} cannot be told or taken back, because its journal {journal} is damaged ({why}): restore the file; or take back by \
+            "{name} cannot be told or taken back, because its journal {journal} is damaged or not to be believed ({why}): restore the file; or take back by \
              hand what names {name} below /etc (fstab, systemd, udev, multipath, nvme) and its sessions (`iscsiadm -m session`, `nvme \
              list-subsys`), and remove it"
         )
     }
 }
 
+/// Fails if journals of another user could be in a directory: root would take back what they say.
+///
+/// # Errors
+/// The directory is not root's or this user's own, or others can write to it.
+pub fn check(system: &dyn System, state: &str) -> Result<(), Fault> {
+    match system.is_own(state) {
+        true => Ok(()),
+        false => Err(Fault(format!(
+            "{state} is another user's, or others can write to it, and what is in it is not believed: see who made it, and remove it"
+        ))),
+    }
+}
+
 /// All of them, by their names.
 #[must_use]
-pub fn all(machine: &dyn Machine, state: &str) -> Journals {
+pub fn all(system: &dyn System, state: &str) -> Journals {
     let mut found = Journals::default();
-    for file in machine.source().names(state) {
+    for file in system.machine().source().names(state) {
         let Some(name) = file.strip_suffix(".json") else { continue };
-        match read(machine, &path(state, name)) {
+        match read(system, state, &path(state, name)) {
             Ok(Some(attachment)) if attachment.name == name => found.all.push(attachment),
             Ok(None) => {}
             wrong => found.damaged.push(Damaged {
@@ -165,9 +179,13 @@ pub fn all(machine: &dyn Machine, state: &str) -> Journals {
     found
 }
 
-fn read(machine: &dyn Machine, path: &str) -> Result<Option<Attachment>, Fault> {
+fn read(system: &dyn System, state: &str, path: &str) -> Result<Option<Attachment>, Fault> {
     let wrong = |error: serde_json::Error| Fault(error.to_string());
-    let Some(kept) = machine.get(path)? else { return Ok(None) };
+    check(system, state)?;
+    if !system.is_own(path) {
+        return Err(Fault("it is another user's, or others can write to it".to_owned()));
+    }
+    let Some(kept) = system.machine().get(path)? else { return Ok(None) };
     let json: serde_json::Value = serde_json::from_slice(&kept.bytes).map_err(wrong)?;
     let is = &json["version"];
     if is != VERSION {

@@ -3,6 +3,7 @@
 use std::fmt;
 use std::fs::{self, File};
 use std::io::{self, Read, Seek, SeekFrom};
+use std::os::unix::fs::MetadataExt;
 use std::process::{Child, Stdio};
 use std::thread;
 use std::time::{Duration, Instant};
@@ -122,6 +123,9 @@ pub trait System {
     /// It cannot be opened.
     fn is_held(&self, device: &str) -> Result<bool, Fault>;
 
+    /// Whether what is at a path is root's or this user's own, and nobody else can write it. So is what is not there.
+    fn is_own(&self, path: &str) -> bool;
+
     /// Waits a moment for something that comes by itself; false if it has been waited long enough.
     fn wait(&self, since: Instant, limit: Duration) -> bool;
 
@@ -199,6 +203,17 @@ impl System for Live {
             Err(error) => {
                 Err(Fault(format!("{device} cannot be opened: {}", words(&error.into()))))
             }
+        }
+    }
+
+    fn is_own(&self, path: &str) -> bool {
+        match fs::metadata(path) {
+            Ok(found) => {
+                let owners = [0, rustix::process::geteuid().as_raw()];
+                let by_group = found.mode() & 0o020 != 0 && found.gid() != 0;
+                owners.contains(&found.uid()) && found.mode() & 0o002 == 0 && !by_group
+            }
+            Err(error) => error.kind() == io::ErrorKind::NotFound,
         }
     }
 
@@ -288,9 +303,31 @@ fn words(error: &io::Error) -> String {
 
 #[cfg(test)]
 mod tests {
+    use std::fs::{self, Permissions};
     use std::io::{Seek, SeekFrom, Write};
+    use std::os::unix::fs::PermissionsExt;
 
-    use super::{SAMPLES, WHOLE, written};
+    use super::{Live, SAMPLES, System, WHOLE, written};
+
+    #[test]
+    fn what_others_can_write_is_not_ones_own() {
+        let dir = tempfile::tempdir().expect("a directory");
+        let path = dir.path().join("journal");
+        let is_own = || Live.is_own(path.to_str().expect("UTF-8"));
+        assert!(is_own(), "it is not there");
+        fs::write(&path, "x").expect("a file");
+        for (mode, own) in [(0o600, true), (0o644, true), (0o646, false)] {
+            fs::set_permissions(&path, Permissions::from_mode(mode)).expect("a mode");
+            assert_eq!(is_own(), own, "{mode:o}");
+        }
+        fs::set_permissions(&path, Permissions::from_mode(0o660)).expect("a mode");
+        for (uid, gid, own) in [(0, 0, true), (0, 65534, false), (65534, 0, false)] {
+            // Where this user may give files away.
+            if std::os::unix::fs::chown(&path, Some(uid), Some(gid)).is_ok() {
+                assert_eq!(is_own(), own, "{uid} {gid}");
+            }
+        }
+    }
 
     #[test]
     fn a_byte_is_found_at_the_ends_and_wherever_a_sample_is() {

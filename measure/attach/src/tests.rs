@@ -978,6 +978,28 @@ fn a_damaged_journal_is_in_the_way_of_its_own_disk_only() {
     assert_eq!(fake.state(), before);
 }
 
+/// Root would do what it says.
+#[test]
+fn a_journal_of_another_user_is_not_believed() {
+    for foreign in [STATE.to_owned(), format!("{STATE}/lab-0.json")] {
+        let fake = Fake::new();
+        let plan = planned(&fake, Transport::Iscsi, 1, &Options::default());
+        attach(&fake, &plan, &secrets(), &[], STATE).expect("attached");
+        *fake.foreign.borrow_mut() = Some(foreign.clone());
+        let found = journals(&fake);
+        assert_eq!((found.all.len(), found.damaged.len()), (0, 1));
+        assert!(found.damaged[0].to_string().contains("another user's"), "{}", found.damaged[0]);
+        if foreign == STATE {
+            let fake = Fake::new();
+            let before = fake.state();
+            *fake.foreign.borrow_mut() = Some(foreign);
+            let error = attach(&fake, &plan, &secrets(), &[], STATE).expect_err("not there");
+            assert!(matches!(error, AttachError::Before(_)), "{error}");
+            assert_eq!(fake.state(), before);
+        }
+    }
+}
+
 /// What hangs in the kernel until its server is back.
 #[test]
 fn a_mounted_disk_without_a_path_is_detached_by_force_only() {
@@ -1020,7 +1042,11 @@ fn a_program_of_a_killed_run_is_waited_for() {
     let fake = Fake::new();
     assert_eq!(settled(&fake, Duration::ZERO, &mut |_| panic!("nothing runs")), Ok(()));
     fake.tree.borrow_mut().file("/proc/55/comm", "iscsiadm\n");
+    fake.tree.borrow_mut().file("/proc/55/status", "Name:\tiscsiadm\nUid:\t0\t0\t0\t0\n");
     fake.tree.borrow_mut().symlink("/proc/55/fd/0", "/run/lunet-attach/lock");
+    // In a namespace of an ordinary user.
+    fake.tree.borrow_mut().file("/proc/54/status", "Name:\tx\nUid:\t1000\t0\t0\t0\n");
+    fake.tree.borrow_mut().symlink("/proc/54/fd/0", "/run/lunet-attach/lock");
     fake.tree.borrow_mut().file("/proc/56/comm", "bash\n");
     fake.tree.borrow_mut().symlink("/proc/56/fd/0", "/dev/null");
     let mut told = Vec::new();

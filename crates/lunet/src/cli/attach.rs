@@ -135,7 +135,7 @@ pub fn attach(options: &Attach, remote: &Remote) -> Result<ExitCode> {
         show(&plan, options.json)?;
         return Ok(ExitCode::SUCCESS);
     }
-    let _lock = Lock::take(RUN)?;
+    let _lock = Lock::take_private(RUN)?;
     steps::settled(&Live, PATIENCE, &mut note)?;
     let there = finish(&address.to_string())?;
     let plan = options.plan(&address, &secrets, &there)?;
@@ -164,7 +164,7 @@ pub fn attach(options: &Attach, remote: &Remote) -> Result<ExitCode> {
 pub fn detach(options: &Detach, remote: &Remote) -> Result<ExitCode> {
     remote.only_here("`lunet detach`")?;
     root_only("`lunet detach` changes this machine: run it as root")?;
-    let _lock = Lock::take(RUN)?;
+    let _lock = Lock::take_private(RUN)?;
     // What waits for a disk that is given up does not end before.
     if !options.force {
         steps::settled(&Live, PATIENCE, &mut note)?;
@@ -214,7 +214,7 @@ fn status(json: bool) -> Result<ExitCode> {
 
 /// What is attached; of what is damaged is told.
 fn journals() -> Journals {
-    let found = journal::all(Live.machine(), STATE);
+    let found = journal::all(&Live, STATE);
     found.damaged.iter().for_each(|damaged| note(&damaged.to_string()));
     found
 }

@@ -1,8 +1,8 @@
 //! A machine that can be changed: the live one, or one that tests make up.
 
-use std::fs::{self, File, OpenOptions};
+use std::fs::{self, DirBuilder, File, OpenOptions, Permissions};
 use std::io::{self, Write};
-use std::os::unix::fs::{OpenOptionsExt, PermissionsExt};
+use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 use std::process::Stdio;
 
@@ -98,6 +98,37 @@ impl Lock {
     }
 }
 
+impl Lock {
+    /// The same with a directory that is for this user alone. What is there has to be this user's own: whoever else had made it could
+    /// let two at the machine at once.
+    ///
+    /// # Errors
+    /// The same; and directory or lock are another user's, or links.
+    pub fn take_private(directory: &str) -> Result<Self, Fault> {
+        let (path, lock) = (Path::new(directory), Path::new(directory).join("lock"));
+        let wrong = |error| Fault(format!("{directory} cannot be made: {}", words(&error)));
+        match DirBuilder::new().mode(0o700).create(path) {
+            Err(error) if error.kind() != io::ErrorKind::AlreadyExists => Err(wrong(error)),
+            _ => Ok(()),
+        }?;
+        let own = rustix::process::geteuid().as_raw();
+        let found = fs::symlink_metadata(path).map_err(wrong)?;
+        let is_lock = match fs::symlink_metadata(&lock) {
+            Ok(lock) => lock.is_file() && lock.uid() == own,
+            Err(error) => error.kind() == io::ErrorKind::NotFound,
+        };
+        if !found.is_dir() || found.uid() != own || !is_lock {
+            return Err(Fault(format!(
+                "{directory} or the lock in it is not of this user's own making, and is not believed: see who made it, and remove it"
+            )));
+        }
+        if found.mode() & 0o777 != 0o700 {
+            fs::set_permissions(path, Permissions::from_mode(0o700)).map_err(wrong)?;
+        }
+        Self::take(directory)
+    }
+}
+
 /// An error of the operating system's in words, without its number.
 fn words(error: &io::Error) -> Fault {
     let text = error.to_string();
@@ -172,4 +203,45 @@ fn put(path: &Path, kept: Option<&Kept>) -> io::Result<()> {
     let Some(kept) = kept else { return Ok(files::remove(path).map(drop)?) };
     fs::create_dir_all(files::parent(path))?;
     Ok(files::replace_as(path, &kept.bytes, Mode::Exactly(kept.mode))?)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::fs::{chown, symlink};
+
+    use super::*;
+
+    #[test]
+    fn a_private_lock_is_in_a_directory_of_its_own() {
+        let dir = tempfile::tempdir().expect("a directory");
+        let at = |name: &str| dir.path().join(name).to_str().expect("UTF-8").to_owned();
+        let mode = |path: &str| fs::metadata(path).expect("there").mode() & 0o777;
+        let (fresh, wide, link, with_link) = (at("fresh"), at("wide"), at("link"), at("with-link"));
+        let held = Lock::take_private(&fresh).expect("the lock");
+        assert_eq!((mode(&fresh), mode(&format!("{fresh}/lock"))), (0o700, 0o600));
+        let error = Lock::take_private(&fresh).expect_err("it is taken");
+        assert!(error.0.contains("another lunet"), "{error}");
+        drop(held);
+        Lock::take_private(&fresh).expect("it is free");
+        fs::create_dir(&wide).expect("a directory");
+        fs::set_permissions(&wide, Permissions::from_mode(0o755)).expect("a mode");
+        Lock::take_private(&wide).expect("the lock");
+        assert_eq!(mode(&wide), 0o700);
+        symlink(&fresh, &link).expect("a link");
+        fs::create_dir(&with_link).expect("a directory");
+        symlink(format!("{fresh}/lock"), format!("{with_link}/lock")).expect("a link");
+        let mut refused = vec![link, with_link];
+        // Where this user may give files away.
+        let (of_other, other) = (at("of-other"), at("lock-of-other"));
+        fs::create_dir(&of_other).expect("a directory");
+        fs::create_dir(&other).expect("a directory");
+        File::create(format!("{other}/lock")).expect("a file");
+        let given = [(&of_other, of_other.clone()), (&other, format!("{other}/lock"))];
+        let given = given.iter().filter(|(_, file)| chown(file, Some(65534), None).is_ok());
+        refused.extend(given.map(|(directory, _)| (*directory).clone()));
+        for directory in refused {
+            let error = Lock::take_private(&directory).expect_err("not ours");
+            assert!(error.0.contains("is not believed"), "{error}");
+        }
+    }
 }
