@@ -9,6 +9,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use lunet_host::apply::{Fault, LiveMachine, Machine};
+use lunet_host::pipe::{self, Reading};
 use rustix::fs::{Mode, OFlags};
 use rustix::io::Errno;
 use serde::{Deserialize, Serialize};
@@ -173,11 +174,12 @@ impl System for Live {
             .map_err(|error| {
                 Fault(format!("`{}` cannot be run: {}", call.program, words(&error)))
             })?;
-        let out = child.stdout.take().map(collect);
-        let err = child.stderr.take().map(collect);
+        // What cannot be read is missing in a message only.
+        let out = child.stdout.take().map(|pipe| pipe::read(pipe, LONGEST));
+        let err = child.stderr.take().map(|pipe| pipe::read(pipe, LONGEST));
         let code = wait(&mut child, call)?;
-        let text = |reader: Option<thread::JoinHandle<Vec<u8>>>| {
-            let bytes = reader.and_then(|reader| reader.join().ok()).unwrap_or_default();
+        let text = |said: Option<Reading>| {
+            let bytes = said.map(|said| said.within(pipe::GRACE)).unwrap_or_default();
             String::from_utf8_lossy(&bytes).into_owned()
         };
         Ok(Ran { code, out: text(out), err: text(err) })
@@ -221,15 +223,6 @@ impl System for Live {
         thread::sleep(Duration::from_millis(100));
         since.elapsed() < limit
     }
-}
-
-fn collect(pipe: impl Read + Send + 'static) -> thread::JoinHandle<Vec<u8>> {
-    thread::spawn(move || {
-        let mut bytes = Vec::new();
-        // What cannot be read is missing in a message only.
-        let _ = pipe.take(LONGEST).read_to_end(&mut bytes);
-        bytes
-    })
 }
 
 /// The exit code of a program that ends in time.

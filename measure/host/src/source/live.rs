@@ -8,6 +8,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use super::{Command, Output, Source};
+use crate::pipe;
 
 /// No file that facts are read from is longer; a log may be.
 const LONGEST: u64 = 4 << 20;
@@ -59,14 +60,9 @@ impl Source for Live {
             .stderr(Stdio::null())
             .spawn()
             .ok()?;
-        let mut pipe = child.stdout.take()?;
-        let reader = thread::spawn(move || {
-            let mut bytes = Vec::new();
-            let read = Read::by_ref(&mut pipe).take(LONGEST).read_to_end(&mut bytes);
-            read.map(|_| bytes)
-        });
+        let said = pipe::read(child.stdout.take()?, LONGEST);
         let code = wait(&mut child)?;
-        let bytes = reader.join().ok()?.ok()?;
+        let bytes = said.within(pipe::GRACE);
         Some(Output { code, stdout: String::from_utf8_lossy(&bytes).into_owned() })
     }
 }
