@@ -348,7 +348,7 @@ fn proven(offer: &Offer, options: &Options) -> Result<(), Refusal> {
         }
     }
     let Some((first, disk)) = disks().next() else { return Ok(()) };
-    if let Some((place, other)) = disks().find(|(_, other)| !disk.is(other)) {
+    if let Some((place, other)) = disks().skip(1).find(|(_, other)| !disk.is(other)) {
         let shown = |disk: &Disk| format!("{}, {} bytes", disk.names.join(" "), disk.bytes);
         return refused(format!(
             "{} leads to two disks, and as one they would be destroyed: at {first} it is {}, at {place} {}; correct the server, \

@@ -357,7 +357,9 @@ fn paths_to_two_disks_are_not_taken_for_one() {
                 assert!(refused.to_string().contains(said), "{refused}");
                 assert!(refused.to_string().contains("--one-path"), "{refused}");
             }
-            // A disk that has no name cannot be known again.
+            // A disk that has no name cannot be known again, and is attached without its file system.
+            let bare = Options { one_path: true, ..Options::default() };
+            assert!(planned(names, bytes, &bare).is_ok(), "{names:?}");
             assert_eq!(planned(names, bytes, &one).is_ok(), !names[0].is_empty(), "{names:?}");
         }
     }
