@@ -39,8 +39,8 @@ pub struct Attached {
 /// Why a disk was not attached.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum AttachError {
-    /// Something is in the way; nothing was changed.
-    #[error("{0}; nothing was changed")]
+    /// Something is in the way; this has changed nothing.
+    #[error("{0}")]
     Before(Fault),
     /// A step failed.
     #[error("{what}: {why}{}", after(name, left))]
@@ -51,15 +51,16 @@ pub enum AttachError {
         what: String,
         /// Why.
         why: Fault,
-        /// What could not be taken back.
-        left: Option<Fault>,
+        /// What stays, or why not all could be taken back.
+        left: Result<Vec<String>, Fault>,
     },
 }
 
-fn after(name: &str, left: &Option<Fault>) -> String {
+fn after(name: &str, left: &Result<Vec<String>, Fault>) -> String {
     match left {
-        None => "\neverything was taken back".to_owned(),
-        Some(left) => format!(
+        Ok(kept) if kept.is_empty() => "\neverything was taken back".to_owned(),
+        Ok(kept) => format!("\neverything else was taken back:\nKept: {}", kept.join("\nKept: ")),
+        Err(left) => format!(
             "\nnot everything could be taken back: {left}\n`lunet detach {name}` tries it again"
         ),
     }
@@ -182,7 +183,9 @@ pub fn attach(
         Err((what, why)) => {
             let Work { cx, mut attachment, .. } = work;
             let name = attachment.name.clone();
-            let left = detach::take_back(&cx, &mut attachment, state).err();
+            let made = attachment.steps.iter().find_map(Step::made_for_good);
+            let left = detach::take_back(&cx, &mut attachment, state)
+                .map(|kept| made.into_iter().chain(kept).collect());
             Err(AttachError::Failed { name, what, why, left })
         }
     }
@@ -245,7 +248,11 @@ impl Work<'_> {
         let what = step.what();
         step.prepare(&self.cx).map_err(|fault| (what.clone(), fault))?;
         self.attachment.steps.push(step.clone());
-        self.write()?;
+        if let Err(failed) = self.write() {
+            // It is not begun.
+            self.attachment.steps.pop();
+            return Err(failed);
+        }
         step.run(&self.cx).map_err(|fault| (what, fault))
     }
 

@@ -616,6 +616,17 @@ impl Step {
         }
     }
 
+    /// What it has made that nothing takes back, in words. Modules are no matter.
+    #[must_use]
+    pub fn made_for_good(&self) -> Option<String> {
+        match self {
+            Self::MakeFileSystem { device, kind } => Some(format!(
+                "the disk that was {device} has an {kind} file system now, or a part of one"
+            )),
+            _ => None,
+        }
+    }
+
     /// What it does, in words.
     #[must_use]
     pub fn what(&self) -> String {

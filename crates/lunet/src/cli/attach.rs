@@ -5,10 +5,11 @@ use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::time::Duration;
 
-use anyhow::{Context, Result, bail};
+use anyhow::{Context, Result, anyhow, bail};
 use clap::{Args, ValueEnum};
 use lunet::secrets;
 use lunet_attach::address::Address;
+use lunet_attach::attach::AttachError;
 use lunet_attach::host::Host;
 use lunet_attach::journal::{self, Damaged, Journals, STATE, State};
 use lunet_attach::plan::{self, FileSystem, Plan};
@@ -137,18 +138,24 @@ pub fn attach(options: &Attach, remote: &Remote) -> Result<ExitCode> {
     }
     let _lock = Lock::take_private(RUN)?;
     steps::settled(&Live, PATIENCE, &mut note)?;
-    let there = finish(&address.to_string())?;
+    let (there, nothing) = finish(&address.to_string())?;
     let plan = options.plan(&address, &secrets, &there)?;
     if !options.json {
         show(&plan, false)?;
     }
     if !options.yes && !asked("Attach it? [y/N] ")? {
-        bail!("nothing was changed");
+        bail!(nothing);
     }
     let ask = |offer: &Offer| {
         server::again(&address, &Host::look(Live.machine().source()), &secrets, offer)
     };
-    let done = steps::attach(&Live, &plan, &secrets, &there.all, STATE, &ask)?;
+    let done =
+        steps::attach(&Live, &plan, &secrets, &there.all, STATE, &ask).map_err(
+            |error| match error {
+                AttachError::Before(why) => anyhow!("{why}; {nothing}"),
+                failed => failed.into(),
+            },
+        )?;
     let text = match (options.json, &done.attachment.mount) {
         (true, _) => {
             let state = state::status(&Live, &done.attachment);
@@ -223,9 +230,10 @@ fn note(text: &str) {
     let _ = writeln!(io::stderr(), "lunet: note: {text}");
 }
 
-/// Takes back what was interrupted with this address, and gives what is attached.
-fn finish(url: &str) -> Result<Journals> {
+/// Takes back what was interrupted with this address, and gives what is attached, and how to say that nothing else was changed.
+fn finish(url: &str) -> Result<(Journals, &'static str)> {
     let mut there = journals();
+    let mut nothing = "nothing was changed";
     let is_half = |have: &journal::Attachment| have.url == url && have.state != State::Attached;
     while let Some(at) = there.all.iter().position(is_half) {
         let mut half = there.all.remove(at);
@@ -234,8 +242,9 @@ fn finish(url: &str) -> Result<Journals> {
         )?;
         note("an earlier attach or detach of it was interrupted, and was taken back");
         kept.iter().for_each(|what| note(&format!("kept: {what}")));
+        nothing = "nothing was changed but that an earlier attach or detach of it was taken back";
     }
-    Ok(there)
+    Ok((there, nothing))
 }
 
 fn root_only(otherwise: &'static str) -> Result<()> {
