@@ -20,6 +20,10 @@ const PATIENCE: Duration = Duration::from_secs(30);
 /// The last thing that is done, in words.
 const MOUNT: &str = "mount it";
 
+/// Besides what each file system has by itself: the server may have written to the disk whatever it likes, and neither programs that
+/// run as root nor devices are taken from it.
+pub(crate) const MOUNT_OPTIONS: &str = "_netdev,nofail,nosuid,nodev";
+
 /// What can be done about two file systems with one UUID.
 const NEW_UUID: &str =
     "give one a new one, unmounted: `tune2fs -U random` (ext4), `xfs_admin -U generate` (XFS)";
@@ -463,8 +467,8 @@ impl Work<'_> {
         kind: &str,
         uuid: &str,
     ) -> Result<(), Failed> {
-        let options =
-            if plan.offer.disk.read_only { "ro,_netdev,nofail" } else { "_netdev,nofail" };
+        let read_only = if plan.offer.disk.read_only { "ro," } else { "" };
+        let options = format!("{read_only}{MOUNT_OPTIONS}");
         let pass = if kind == "ext4" { 2 } else { 0 };
         let line = format!("UUID={uuid} {} {kind} {options} 0 {pass}", disk::word(directory));
         let systemd = self.source().list("/run/systemd/system").is_some();

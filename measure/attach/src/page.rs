@@ -2,6 +2,7 @@
 
 use std::fmt::Write;
 
+use crate::attach::MOUNT_OPTIONS;
 use crate::plan::Plan;
 use crate::status::Status;
 
@@ -96,7 +97,7 @@ pub fn later(plan: &Plan) -> Vec<String> {
             ));
         }
         later.push(format!(
-            "mount its file system at {directory}, by a line of /etc/fstab with its UUID and _netdev,nofail, and by a rule of udev \
+            "mount its file system at {directory}, by a line of /etc/fstab with its UUID and {MOUNT_OPTIONS}, and by a rule of udev \
              that has systemd do so whenever the disk comes"
         ));
     }

@@ -153,7 +153,7 @@ fn what_is_attached_is_as_it_was_set_and_detach_restores_everything() {
         assert_eq!(state.paths.len(), portals);
         assert!(page::status(&[state]).contains("as it was set"));
         let fstab = lunet_host::source::Source::read(&fake, "/etc/fstab").expect("fstab");
-        let line = format!("UUID={UUID} /srv/a\\040b ext4 _netdev,nofail 0 2\n");
+        let line = format!("UUID={UUID} /srv/a\\040b ext4 _netdev,nofail,nosuid,nodev 0 2\n");
         assert!(fstab.contains(&line), "{fstab}");
         assert_eq!(clear(&fake), Ok(Vec::new()));
         assert_eq!(fake.state(), before, "{transport}");
