@@ -473,7 +473,8 @@ impl Work<'_> {
         let line = format!("UUID={uuid} {} {kind} {options} 0 {pass}", disk::word(directory));
         let systemd = self.source().list("/run/systemd/system").is_some();
         let reload = if systemd { vec![Call::new("systemctl daemon-reload")] } else { Vec::new() };
-        self.step(Step::Directory { path: directory.to_owned(), made: false })?;
+        let path = directory.to_owned();
+        self.step(Step::Directory { path, made: false, above: Vec::new() })?;
         self.step(Step::Line { path: "/etc/fstab".to_owned(), line, reload, edit: None })?;
         if let Some(of_disk) = disk::of_udev(self.source(), disk).filter(|_| systemd) {
             let (path, text) = mount_rule(&plan.name, &of_disk, uuid, directory);

@@ -459,7 +459,12 @@ impl System for Fake {
 
     fn make_directory(&self, path: &str) -> Result<(), Fault> {
         self.gate()?;
-        self.tree.borrow_mut().overlay(&format!("/ {path}\n")).ok();
+        let ends = path.match_indices('/').map(|(at, _)| at).skip(1).chain([path.len()]);
+        for folder in ends.map(|end| &path[..end]) {
+            if self.list(folder).is_none() {
+                self.tree.borrow_mut().overlay(&format!("{folder}/:\n")).expect("a directory");
+            }
+        }
         Ok(())
     }
 

@@ -178,6 +178,9 @@ pub enum Step {
         path: String,
         /// It was not there.
         made: bool,
+        /// Those above it that were not there, the innermost first.
+        #[serde(default)]
+        above: Vec<String>,
     },
     /// A file system of /etc/fstab is mounted.
     Mount {
@@ -253,9 +256,7 @@ impl Step {
                         "{path} is there already: look at it, and remove it"
                     )));
                 }
-                let above = path.match_indices('/').map(|(at, _)| path[..at].to_owned()).skip(1);
-                *made = above.filter(|folder| cx.source().list(folder).is_none()).collect();
-                made.reverse();
+                *made = missing_above(cx.source(), path);
             }
             Self::Line { path, line, edit, .. } => {
                 let change =
@@ -286,7 +287,10 @@ impl Step {
                     }
                 };
             }
-            Self::Directory { path, made } => *made = cx.source().list(path).is_none(),
+            Self::Directory { path, made, above } => {
+                *made = cx.source().list(path).is_none();
+                *above = missing_above(cx.source(), path);
+            }
             // Since the plan was made: it is not ours to end.
             Self::Session { path } if path.session(&host::sessions(cx.source())).is_some() => {
                 let end = path.node().with(["--logout"]);
@@ -425,7 +429,9 @@ impl Step {
                 }
                 done => return done,
             },
-            Self::Directory { path, made: true } => cx.machine().prune(path),
+            Self::Directory { path, made: true, above } => {
+                std::iter::once(path).chain(above).for_each(|folder| cx.machine().prune(folder));
+            }
             Self::Directory { .. } => {}
             Self::Mount { directory } => return unmounted(cx, directory),
         }
@@ -734,6 +740,14 @@ pub fn ways<'a>(
     controllers: &[ControllerFact],
 ) -> Vec<String> {
     steps.into_iter().filter_map(|step| step.way(target, sessions, controllers)).collect()
+}
+
+/// The directories above a path that are not there, the innermost first.
+fn missing_above(source: &dyn Source, path: &str) -> Vec<String> {
+    let above = path.match_indices('/').map(|(at, _)| path[..at].to_owned()).skip(1);
+    let mut missing: Vec<String> = above.filter(|folder| source.list(folder).is_none()).collect();
+    missing.reverse();
+    missing
 }
 
 fn without_nulls(value: &mut serde_json::Value) {

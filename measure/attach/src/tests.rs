@@ -515,6 +515,24 @@ fn the_file_system_of_a_copy_is_not_taken_for_the_one_that_was_meant() {
     assert_eq!(fake.state(), before);
 }
 
+#[test]
+fn directories_that_were_made_go_if_they_are_empty() {
+    let deep = Options { mount: Some("/srv/a/b/c".into()), ..mounted() };
+    for (there, kept) in [(None, &[][..]), (Some("/srv/a/mine"), &["mine"])] {
+        let fake = Fake::new();
+        fake.tree.borrow_mut().file("/srv/x", "");
+        let plan = planned(&fake, Transport::Iscsi, 1, &deep);
+        attach(&fake, &plan, &secrets(), &[], STATE).expect("attached");
+        let names = |path: &str| lunet_host::source::Source::names(&fake, path);
+        assert_eq!(names("/srv/a/b"), ["c"]);
+        there.iter().for_each(|path| fake.tree.borrow_mut().file(path, ""));
+        clear(&fake).expect("detached");
+        assert_eq!(names("/srv/a"), kept);
+        assert!(names("/srv").contains(&"x".to_owned()));
+        assert_eq!(names("/srv").contains(&"a".to_owned()), there.is_some());
+    }
+}
+
 /// What the disk says of its file system stands in /etc/fstab and in a rule of udev.
 #[test]
 fn a_uuid_that_is_none_or_is_anothers_is_not_mounted() {
