@@ -14,7 +14,7 @@ use crate::host::Host;
 
 /// For a connection, and for each answer.
 const PATIENCE: Duration = Duration::from_secs(10);
-/// So many portals are tried.
+/// So many portals are tried, and used.
 const MOST_PORTALS: usize = 8;
 
 /// A portal of a target or subsystem.
@@ -249,7 +249,8 @@ impl Asked<'_> {
             disks: Vec::new(),
             unusable: Vec::new(),
         };
-        for portal in portals.into_iter().take(MOST_PORTALS) {
+        offer.unusable = too_many(&mut portals);
+        for portal in portals {
             let by =
                 iscsi::Target { host: portal.address.clone(), port: portal.port, ..target.clone() };
             match iscsi::identify(&by, &login) {
@@ -355,7 +356,8 @@ impl Asked<'_> {
         portals.extend(self.more(&portals, nvme::PORT, None));
         let mut found: Option<Offer> = None;
         let mut unusable = Vec::new();
-        for portal in portals.into_iter().take(MOST_PORTALS) {
+        let beyond = too_many(&mut portals);
+        for portal in portals {
             match self.namespace(transport, &nqn, self.nsid(), &portal) {
                 Ok((namespace, identity)) => {
                     let claims = of_others(&identity.claims, &self.own_id());
@@ -377,7 +379,7 @@ impl Asked<'_> {
             }
         }
         match (found, unusable.first()) {
-            (Some(offer), _) => Ok(Offer { unusable, ..offer }),
+            (Some(offer), _) => Ok(Offer { unusable: [unusable, beyond].concat(), ..offer }),
             (None, Some((_, why))) => Err(Why(why.clone())),
             (None, None) => Err(Why(format!("the subsystem {nqn} has no portal for it"))),
         }
@@ -441,6 +443,13 @@ impl Asked<'_> {
             error => error.into(),
         })
     }
+}
+
+/// Takes away the portals that are more than are used, and says so.
+fn too_many(portals: &mut Vec<Portal>) -> Vec<(String, String)> {
+    let more = portals.split_off(portals.len().min(MOST_PORTALS));
+    let why = format!("there are more than {MOST_PORTALS}");
+    more.iter().map(|portal| (portal.place(), why.clone())).collect()
 }
 
 fn tls_key(text: &str) -> Result<nvme::Secret, Why> {
@@ -562,7 +571,7 @@ fn uuid(text: &str) -> Option<[u8; 16]> {
 mod tests {
     use lunet_client::{Claims, Registrant};
 
-    use super::{Disk, Portal, addresses, in_scope, of_others, portal, uuid};
+    use super::{Disk, Portal, addresses, in_scope, of_others, portal, too_many, uuid};
 
     #[test]
     fn portals_are_read_as_targets_write_them() {
@@ -572,6 +581,16 @@ mod tests {
         assert_eq!(portal("a b:3260,1"), None);
         assert_eq!(portal("host;rm:3260,1"), None);
         assert_eq!(portal("192.0.2.10"), None);
+    }
+
+    #[test]
+    fn portals_that_are_too_many_are_told() {
+        let portal = |port| Portal { address: "192.0.2.1".into(), port, tag: Some(1) };
+        let mut portals: Vec<Portal> = (1..=10).map(portal).collect();
+        let told = too_many(&mut portals);
+        assert_eq!((portals.len(), told.len()), (8, 2));
+        assert_eq!(told[0], ("192.0.2.1:9".to_owned(), "there are more than 8".to_owned()));
+        assert_eq!((too_many(&mut portals), portals.len()), (Vec::new(), 8));
     }
 
     #[test]
