@@ -389,6 +389,51 @@ TOML
     done
 }
 
+# The disk of another target, and the file system of a copy, as of a snapshot.
+test_what_passes_for_the_disk_is_in_the_way() {
+    lunet_only "LIO's disks are each of one target"
+    local url=iscsi://127.0.0.1/$IQN/0
+    mkdir -p /var/lib/lab
+    truncate -s 64M /var/lib/lab/disk1
+    mkfs.ext4 -q /var/lib/lab/disk1
+    cp --sparse=always /var/lib/lab/disk1 /var/lib/lab/disk2
+    serve <<TOML
+[[portal]]
+address = "127.0.0.1:3260"
+[volumes.disk1]
+backend = "file"
+path = "/var/lib/lab/disk1"
+[volumes.disk2]
+backend = "file"
+path = "/var/lib/lab/disk2"
+[[target]]
+name = "$IQN"
+open = true
+luns = ["disk1", "disk2"]
+[[target]]
+name = "$IQN-too"
+open = true
+luns = ["disk1"]
+TOML
+    remember
+    IQN=$IQN-too login 127.0.0.1:3260
+    fails attached $url --mount /mnt/at 2>/run/refused
+    grep -q 'has a disk of the same name already: /dev/sd' /run/refused
+    same "$(ls /sys/class/iscsi_session | wc -l)" 1
+    iscsiadm -m node -T $IQN-too --logout >/dev/null
+    iscsiadm -m node -T $IQN-too -o delete
+    nothing_is_left
+    fails attached $url --mount /mnt/at 2>/run/refused
+    grep -q 'the file system of /dev/sd[a-z]* has the same' /run/refused
+    nothing_is_left
+    # Apart from the copy it is mounted, two directories deep.
+    tune2fs -U random /var/lib/lab/disk2 >/dev/null
+    attached $url --mount /mnt/at/deep/down
+    grep -q '/mnt/at/deep/down .*nosuid,nodev' /proc/mounts
+    "$LUNET" detach lab-0
+    nothing_is_left
+}
+
 # --- several ways ----------------------------------------------------------------------------------------------------------------
 
 test_the_best_transport_is_taken() {
@@ -454,6 +499,9 @@ test_two_portals_are_one_disk() {
     nothing_is_left
     multipathd -d -s >/run/multipathd.log 2>&1 &
     within 60 multipathd show daemon
+    # Somebody's, for a disk that is not here.
+    mkdir -p /etc/multipath
+    echo /36001405aaaaaaaaaaaaaaaaaaaaaaaaa/ >/etc/multipath/wwids
     tree >/run/tree
     attached $url --mount /mnt/at --mkfs ext4
     grep -q '^lab-0 is /dev/mapper/' /run/attached
