@@ -249,13 +249,13 @@ impl Step {
             self.inherit(twin);
             return Ok(());
         }
+        if let Self::File { path, .. } | Self::Secret { path, .. } = self {
+            if cx.machine().get(path)?.is_some() {
+                return Err(Fault(format!("{path} is there already: look at it, and remove it")));
+            }
+        }
         match self {
             Self::File { path, made, .. } => {
-                if cx.machine().get(path)?.is_some() {
-                    return Err(Fault(format!(
-                        "{path} is there already: look at it, and remove it"
-                    )));
-                }
                 *made = missing_above(cx.source(), path);
             }
             Self::Line { path, line, edit, .. } => {

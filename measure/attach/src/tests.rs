@@ -279,6 +279,20 @@ fn a_machine_that_takes_no_changes_stays_as_it_is() {
 }
 
 #[test]
+fn files_of_others_are_not_written_over() {
+    let rules = "/etc/udev/rules.d/90-lunet-attach-lab-1-mount.rules";
+    for path in ["/etc/nvme/lunet-attach-lab-1.json", rules] {
+        let fake = Fake::new();
+        fake.tree.borrow_mut().file(path, "mine\n");
+        let before = fake.state();
+        let plan = planned(&fake, Transport::NvmeTcp, 1, &mounted());
+        let error = attach(&fake, &plan, &secrets(), &[], STATE).expect_err("it is there");
+        assert!(error.to_string().contains(&format!("{path} is there already")), "{error}");
+        assert_eq!(fake.state(), before);
+    }
+}
+
+#[test]
 fn what_somebody_has_changed_since_stays() {
     let fake = Fake::new();
     let plan = planned(&fake, Transport::Iscsi, 2, &mounted());
