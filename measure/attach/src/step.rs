@@ -615,10 +615,15 @@ impl Step {
                 let off = is.is_ok_and(|ran| ran.code != 0);
                 off.then(|| format!("{unit} is not started with the machine"))
             }
-            Self::Module { .. }
-            | Self::Map { .. }
-            | Self::MakeFileSystem { .. }
-            | Self::Directory { .. } => None,
+            Self::Map { wwid, .. } => {
+                let map = disk::map_of(source, wwid)?;
+                let path = foreign_path(cx, &map)?;
+                Some(format!(
+                    "{} has the path /dev/{path}, which `lunet attach` did not make",
+                    disk::device(source, &map)
+                ))
+            }
+            Self::Module { .. } | Self::MakeFileSystem { .. } | Self::Directory { .. } => None,
         }
     }
 

@@ -798,6 +798,8 @@ fn a_map_with_a_path_of_others_stays() {
     attach(&fake, &plan, &secrets(), &[], STATE).expect("attached");
     fake.tree.borrow_mut().symlink("/sys/block/dm-1/slaves/sdz", "/sys/block/sdz");
     fake.tree.borrow_mut().file("/sys/block/sdz/size", "1");
+    let found = status(&fake, &there(&fake)[0]);
+    assert!(found.differs.len() == 1 && found.differs[0].contains("/dev/sdz"), "{found:?}");
     let kept = clear(&fake).expect("detached");
     assert!(kept.iter().any(|kept| kept.contains("/dev/sdz is a path of it")), "{kept:?}");
     let ran = fake.ran.borrow();
