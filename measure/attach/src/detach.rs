@@ -71,15 +71,11 @@ pub fn detach(
 /// What is mounted at its directory and is not of its disk: it is not ours to unmount, be it by force.
 fn mounted_over(source: &dyn Source, attachment: &Attachment) -> Option<String> {
     let file = disk::mounted_at(source, attachment.mount.as_deref()?)?;
-    let disks = status::disks_of(source, attachment);
-    let is_ours = match disks.is_empty() {
-        false => disk::files(source, &disks).contains(&file),
-        // A mount outlives its disk, and names a device then that is not there.
-        true => {
-            let all = disk::files(source, &source.names("/sys/block"));
-            file.starts_with("/dev/") && !all.contains(&file)
-        }
-    };
+    let own = disk::files(source, &status::disks_of(source, attachment));
+    let all = disk::files(source, &source.names("/sys/block"));
+    // A mount outlives its disk, and names a device then that is not there.
+    let is_gone = file.starts_with("/dev/") && !all.contains(&file);
+    let is_ours = own.contains(&file) || is_gone;
     (!is_ours).then_some(file)
 }
 
