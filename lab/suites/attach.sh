@@ -499,10 +499,10 @@ test_two_portals_are_one_disk() {
     nothing_is_left
     multipathd -d -s >/run/multipathd.log 2>&1 &
     within 60 multipathd show daemon
-    # Somebody's, for a disk that is not here.
     mkdir -p /etc/multipath
-    echo /36001405aaaaaaaaaaaaaaaaaaaaaaaaa/ >/etc/multipath/wwids
     tree >/run/tree
+    # Somebody's, for a disk that is not here.
+    echo /36001405aaaaaaaaaaaaaaaaaaaaaaaaa/ >/etc/multipath/wwids
     attached $url --mount /mnt/at --mkfs ext4
     grep -q '^lab-0 is /dev/mapper/' /run/attached
     fill /mnt/at
@@ -524,5 +524,8 @@ test_two_portals_are_one_disk() {
     else
         "$LUNET" detach lab-0
     fi
+    # multipath makes a comment of a line that it takes away.
+    same "$(grep '^/' /etc/multipath/wwids)" /36001405aaaaaaaaaaaaaaaaaaaaaaaaa/
+    rm /etc/multipath/wwids
     nothing_is_left
 }

@@ -261,14 +261,17 @@ impl Fake {
         let mut disks = self.names("/sys/block");
         match args {
             ["-a", wwid] => {
-                let text = text.replace(&format!("/{wwid}/\n"), "");
-                self.tree.borrow_mut().file(list, &format!("{text}/{wwid}/\n"));
+                if !crate::step::is_named(self, wwid) {
+                    self.tree.borrow_mut().file(list, &format!("{text}/{wwid}/\n"));
+                }
                 if crate::disk::map_of(self, wwid).is_none() {
                     self.map(wwid);
                 }
             }
             ["-w", wwid] => {
-                self.tree.borrow_mut().file(list, &text.replace(&format!("/{wwid}/\n"), ""));
+                // It makes a comment of the line.
+                let (line, comment) = (format!("\n/{wwid}/\n"), format!("\n#{wwid}/\n"));
+                self.tree.borrow_mut().file(list, &text.replace(&line, &comment));
             }
             ["-f", name] => {
                 let of = |disk: &String| self.text(&format!("/sys/block/{disk}/dm/name"));
