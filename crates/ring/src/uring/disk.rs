@@ -176,10 +176,40 @@ mod tests {
             uring.remove_file(id);
         }
         assert_eq!((uring.free_places.len(), uring.files.iter_mut().count()), (free, 0));
+        wait_for_the_last(&file);
+    }
+
+    /// Files are given back on a thread of their own.
+    fn wait_for_the_last(file: &Arc<File>) {
         let deadline = Instant::now() + Duration::from_secs(20);
-        while Arc::strong_count(&file) > 1 && Instant::now() < deadline {
+        while Arc::strong_count(file) > 1 && Instant::now() < deadline {
             std::thread::sleep(Duration::from_millis(1));
         }
-        assert_eq!(Arc::strong_count(&file), 1, "all are given back, on a thread of its own");
+        assert_eq!(Arc::strong_count(file), 1, "all are given back");
+    }
+    /// Who has ended the server unmounts what its volumes are on.
+    #[test]
+    fn a_ring_that_is_gone_keeps_no_file_open() {
+        let arena = Arena::new(1 << 20).expect("a small mapping");
+        let waker = Waker::new().expect("a waker");
+        let made = Uring::new(&Config::default(), &arena, waker, &mut Vec::new());
+        let Ok(mut uring) = made else {
+            eprintln!("SKIPPED: io_uring is denied here");
+            return;
+        };
+        let named = tempfile::NamedTempFile::new().expect("a temporary file");
+        let file = Arc::new(File::open(named.path()).expect("it is there"));
+        let lock = |file: &File| {
+            // SAFETY: the descriptor is open.
+            unsafe { libc::flock(file.as_raw_fd(), libc::LOCK_EX | libc::LOCK_NB) }
+        };
+        assert_eq!(lock(&file), 0, "nobody else has it");
+        uring.add_file(Arc::clone(&file));
+        drop(uring);
+        wait_for_the_last(&file);
+        drop(file);
+        // The lock goes with the last reference to the open file, the ring's among them.
+        let again = File::open(named.path()).expect("it is there");
+        assert_eq!(lock(&again), 0, "nothing has it open");
     }
 }

@@ -261,5 +261,8 @@ impl Drop for Uring {
         }
         // In front of the files, whose descriptors the threads use.
         self.helpers = None;
+        // The kernel takes a ring apart in a thread of its own, after the process has ended: until then, a file in the table
+        // is open, and nobody can unmount its file system. A kernel that refuses this does that later.
+        let _ = self.queue.ring().submitter().unregister_files();
     }
 }

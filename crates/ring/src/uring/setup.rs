@@ -12,8 +12,9 @@ use crate::{Arena, Config};
 /// their descriptors, which costs a little more per operation.
 const MAX_FIXED_FILES: u32 = 4096;
 
-/// `IORING_REGISTER_FILES_UPDATE` of linux/io_uring.h: the only registration once a ring is in use.
-const FILES_UPDATE: u8 = 6;
+/// `IORING_UNREGISTER_FILES` and `IORING_REGISTER_FILES_UPDATE` of linux/io_uring.h: the only registrations once a ring
+/// is in use.
+const TABLE: [u8; 2] = [3, 6];
 
 /// The operations that the driver submits. A ring does no other ones, whoever asks: it cannot open files nor connect.
 const OPERATIONS: [u8; 14] = [
@@ -139,7 +140,7 @@ fn register_arena(ring: &IoUring, arena: &Arena, notes: &mut Vec<String>) -> boo
 fn restrict(ring: &IoUring, notes: &mut Vec<String>) {
     let mut all: Vec<Restriction> = OPERATIONS.map(Restriction::sqe_op).into();
     all.push(Restriction::sqe_flags_allowed(Flags::FIXED_FILE.bits()));
-    all.push(Restriction::register_op(FILES_UPDATE));
+    all.extend(TABLE.map(Restriction::register_op));
     if let Err(error) = ring.submitter().register_restrictions(&mut all) {
         notes.push(format!("the operations of io_uring are not restricted ({error})"));
     }
