@@ -57,14 +57,17 @@ check() {
         fi
     done
 }
-# Devices that the unit lets in by the configuration stay so. It is a list of root's that says it now: see lunet(8).
+# Devices that the unit of a lunet without a list let in by the configuration stay so. A lunet that knows the list has that, or
+# root wants none: the configuration is the service's, and does not fill it again.
 keep_devices() {
     generated=/run/systemd/generator/lunet.service.d/50-configuration.conf
-    if [ -e /etc/lunet-devices.conf ] || ! grep -qs '^DeviceAllow="/dev/' $generated; then
+    if [ -e /etc/lunet-devices.conf ] || [ ! -x /usr/bin/lunet ] || grep -aq 'lunet-devices[.]conf' /usr/bin/lunet ||
+        ! grep -qs '^DeviceAllow="/dev/' $generated; then
         return 0
     fi
     sed -n 's/^DeviceAllow="\(\/dev\/.*\)" rw$/\1/p' $generated | sed 's/%%/%/g' >/etc/lunet-devices.conf
     chmod 644 /etc/lunet-devices.conf
+    echo "lunet: the service may go on to open the devices of its configuration: /etc/lunet-devices.conf lists them now, for you to look at"
 }
 check || exit 1
 [ "$1" -lt 2 ] || keep_devices
