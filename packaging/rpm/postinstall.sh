@@ -1,11 +1,13 @@
 systemd-sysusers lunet.conf
 systemd-tmpfiles --create lunet.conf || :
-if [ ! -e /etc/lunet/lunet.toml ]; then
+# In /etc/lunet as its user, whose folder it is: root writes nothing where another user decides what the names are.
+as_lunet() { timeout -k 5 60 setpriv --reuid=lunet --regid=lunet --init-groups -- "$@"; }
+# Commands change the configuration, so it is no conffile: nobody is asked about it at an upgrade.
+if [ ! -L /etc/lunet/lunet.toml ] && [ ! -e /etc/lunet/lunet.toml ]; then
     install -d -m 750 -o lunet -g lunet /etc/lunet
-    install -m 640 -o lunet -g lunet /usr/share/lunet/lunet.toml /etc/lunet/lunet.toml
+    as_lunet sh -c 'umask 027 && set -C && cat /usr/share/lunet/lunet.toml >/etc/lunet/lunet.toml' ||
+        echo "lunet: /etc/lunet/lunet.toml was not made: copy /usr/share/lunet/lunet.toml there as the user lunet" >&2
 fi
-# As its user, whose folder it is: root writes nothing where another user decides what the names are.
-as_lunet() { timeout 60 setpriv --reuid=lunet --regid=lunet --init-groups -- "$@"; }
 # Keys of earlier versions are taken out, and a copy is kept. What cannot be done is told, and holds up nothing.
 as_lunet lunet config migrate /etc/lunet/lunet.toml || :
 if [ -d /run/systemd/system ]; then
