@@ -2,17 +2,19 @@
 
 use std::fs;
 use std::io::{ErrorKind, Write};
+use std::path::PathBuf;
 use std::process::Command;
+use std::thread;
 use std::time::{Duration, Instant};
 
-use anyhow::{Result, ensure};
+use anyhow::{Context, Result, ensure};
 use lunet_e2e::clients::{QemuLun, SHORT};
 use lunet_e2e::data::scratch;
 use lunet_e2e::fuse::Export;
 use lunet_e2e::process::{Running, run};
 use lunet_e2e::server::{DEMO_TARGET, GRACE, Serve, lunet_binary};
 use lunet_e2e::wire::{Login, Pdu, Session, opcode};
-use rustix::process::Signal;
+use rustix::process::{Pid, Signal, kill_process, test_kill_process};
 
 /// Demands exit code 1 and one line that contains `words`.
 fn refused(mut process: Running, words: &str) -> Result<()> {
@@ -23,6 +25,49 @@ fn refused(mut process: Running, words: &str) -> Result<()> {
     let said: Vec<&str> = text.lines().filter(|line| line.starts_with("lunet: ")).collect();
     ensure!(said.len() == 1 && said[0].contains(words), "one line with `{words}`, not: {text}");
     ensure!(!text.contains("panicked"), "{text}");
+    Ok(())
+}
+
+/// Who has stopped lunet can unmount what it was started in: its helper is gone from there, too, which one that does not run
+/// shows.
+#[test]
+fn the_server_ends_after_its_helper() -> Result<()> {
+    let dir = scratch("lunet-ended-")?;
+    let place = fs::canonicalize(dir.path())?;
+    let at = place.to_str().context("the directory's name is not UTF-8")?;
+    let inside = || -> Result<Vec<Pid>> {
+        let processes = fs::read_dir("/proc")?.flatten().map(|one| one.path());
+        let here =
+            processes.filter(|one| fs::read_link(one.join("cwd")).is_ok_and(|at| at == place));
+        let number = |one: PathBuf| one.file_name()?.to_str()?.parse().ok();
+        Ok(here.filter_map(number).filter_map(Pid::from_raw).collect())
+    };
+    for runs in [false, true] {
+        let server = Serve::demo("16MiB").by(&["env", "--chdir", at]).quiet().start()?;
+        let is_helper = |pid: &Pid| {
+            let line = fs::read_to_string(format!("/proc/{}/cmdline", pid.as_raw_nonzero()));
+            line.is_ok_and(|line| line.split('\0').nth(1) == Some("serve-helper"))
+        };
+        let helper = inside()?.into_iter().find(is_helper).context("there is no helper")?;
+        if !runs {
+            kill_process(helper, Signal::STOP)?;
+        }
+        let begun = Instant::now();
+        let ended = server.stop();
+        let waited = begun.elapsed();
+        if !runs {
+            kill_process(helper, Signal::CONT)?;
+        }
+        ended?;
+        if runs {
+            ensure!(inside()?.is_empty(), "somebody has stayed");
+        } else {
+            ensure!(waited >= Duration::from_secs(1), "{waited:?} for a helper that did not run");
+            while test_kill_process(helper).is_ok() {
+                thread::sleep(Duration::from_millis(5));
+            }
+        }
+    }
     Ok(())
 }
 

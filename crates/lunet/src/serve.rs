@@ -53,6 +53,12 @@ const CHECK: Duration = Duration::from_secs(1);
 /// Something is wrong with the options or the configuration, something cannot be opened or
 /// listened on, an event loop fails, or data could not be flushed at the end.
 pub fn serve(options: &Options) -> Result<()> {
+    let ended = serve_until(options);
+    helper::end();
+    ended
+}
+
+fn serve_until(options: &Options) -> Result<()> {
     begin(options.user.as_deref())?;
     let plan = plan(options)?;
     // It may have the kernel load its module: not any more after the next line.

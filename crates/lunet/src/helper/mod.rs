@@ -13,7 +13,7 @@ mod process;
 
 use std::fs::File;
 use std::io;
-use std::net::SocketAddr;
+use std::net::{Shutdown, SocketAddr};
 use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::net::UnixStream;
 use std::os::unix::process::CommandExt;
@@ -45,6 +45,9 @@ pub const REST: &str = "serve-rest";
 
 /// How long the `zfs` command may take. It waits for the pool, which may be busy.
 pub const ZFS_TIME: Duration = Duration::from_secs(60);
+
+/// How long the helper may take to end. What holds it up, in the kernel perhaps, does not hold up the server.
+const PARTING: Timespec = Timespec { tv_sec: 1, tv_nsec: 0 };
 
 /// The first thing that the helper is told.
 #[derive(Debug, Serialize, Deserialize)]
@@ -115,6 +118,16 @@ pub fn has_ended() -> bool {
     let mut fds = [PollFd::new(&*stream, PollFlags::RDHUP)];
     let now = Timespec { tv_sec: 0, tv_nsec: 0 };
     matches!(poll(&mut fds, Some(&now)), Ok(1..))
+}
+
+/// Has the helper end, and waits for that: it was started where the server was, which nobody can unmount until then.
+pub fn end() {
+    let Some(helper) = HELPER.get() else { return };
+    let stream = helper.stream.lock().unwrap_or_else(PoisonError::into_inner);
+    // It has ended already if this fails.
+    let _ = stream.shutdown(Shutdown::Write);
+    let mut fds = [PollFd::new(&*stream, PollFlags::RDHUP)];
+    let _ = poll(&mut fds, Some(&PARTING));
 }
 
 /// Asks something, with an open file perhaps. Gives the way on which the answer comes.

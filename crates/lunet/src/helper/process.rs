@@ -49,6 +49,10 @@ pub fn run() -> Result<()> {
             running.fetch_sub(1, Ordering::AcqRel);
         }
     }
+    // Before the server sees the end of the stream: then nothing holds a file system that it was started in.
+    let _ = rustix::process::chdir("/");
+    let _ = File::open("/dev/null").map(|null| rustix::stdio::dup2_stderr(null));
+    drop(stream);
     Ok(())
 }
 
