@@ -386,6 +386,20 @@ fn a_start_that_fails_leaves_nothing_behind() -> Result<()> {
     Ok(())
 }
 
+/// As on a full disk, whichever file is the one that has no room.
+#[test]
+fn a_first_start_names_the_file_that_it_cannot_write() -> Result<()> {
+    for name in ["form", "identity", "ports"] {
+        let dir = scratch("lunet-unwritten-")?;
+        // Where the new file would be.
+        fs::create_dir(dir.path().join(format!(".{name}.new")))?;
+        let words =
+            format!("{}: Is a directory: something else has", dir.path().join(name).display());
+        fails(Serve::config(FILE), dir.path(), &words)?;
+    }
+    Ok(())
+}
+
 /// What an empty folder below a missing mount looks like: nothing may be made there, and no volume get another name.
 #[test]
 fn a_data_directory_that_was_served_before_and_is_empty_is_refused() -> Result<()> {

@@ -42,8 +42,13 @@ pub enum PortsError {
     #[error("there are more than 65535 target ports")]
     NoNumber,
     /// The file cannot be written.
-    #[error("the numbers of target ports cannot be kept: {0}")]
-    NotKept(io::Error),
+    #[error("cannot keep the numbers of target ports in {}: {error}", path.display())]
+    NotKept {
+        /// Path of the file.
+        path: PathBuf,
+        /// The operating system's reason.
+        error: io::Error,
+    },
     /// No group is left.
     #[error(
         "there are more than {} portal tags since lunet has started: restart it, or use tags that are \
@@ -130,14 +135,14 @@ impl Ports {
             let number = number.ok_or(PortsError::NoNumber)?;
             numbers.insert(number, name.clone());
         }
-        self.keep(&numbers).map_err(PortsError::NotKept)?;
+        self.keep(&numbers)?;
         // Only now: a number that is not kept is given to nobody.
         self.by_name = numbers.iter().map(|(number, name)| (name.clone(), *number)).collect();
         self.numbers = numbers;
         Ok(())
     }
 
-    fn keep(&self, numbers: &BTreeMap<u16, TargetPort>) -> io::Result<()> {
+    fn keep(&self, numbers: &BTreeMap<u16, TargetPort>) -> Result<(), PortsError> {
         let Some(file) = &self.file else { return Ok(()) };
         let port = |(number, name): (&u16, &TargetPort)| KeptPort {
             number: *number,
@@ -145,7 +150,9 @@ impl Ports {
             tag: name.tag,
         };
         let kept = Kept { version: VERSION, ports: numbers.iter().map(port).collect() };
-        Ok(files::replace(file, &serde_json::to_vec_pretty(&kept)?)?)
+        let text = serde_json::to_vec_pretty(&kept).map_err(io::Error::from);
+        let written = text.and_then(|text| Ok(files::replace(file, &text)?));
+        written.map_err(|error| PortsError::NotKept { path: file.clone(), error })
     }
 
     /// The target ports that lead to a volume, by number: `volume` is its place in the layout.

@@ -8,6 +8,8 @@ use std::path::Path;
 use anyhow::{Result, bail};
 use lunet_files as files;
 
+use crate::trouble::{At, unread};
+
 /// The file in the data directory.
 pub const FILE: &str = "form";
 
@@ -26,9 +28,9 @@ const MOST: u64 = 4096;
 pub fn check(data: &Path) -> Result<()> {
     let path = data.join(FILE);
     let own = env!("CARGO_PKG_VERSION");
-    let Some(text) = files::read(&path, MOST)? else {
+    let Some(text) = files::read(&path, MOST).map_err(unread)? else {
         let text = format!("{FORM}\nlunet {own}\n");
-        return Ok(files::replace(&path, text.as_bytes())?);
+        return files::replace(&path, text.as_bytes()).at("write", &path);
     };
     let text = String::from_utf8_lossy(&text);
     let mut lines = text.lines();
@@ -78,6 +80,18 @@ mod tests {
         }
     }
 
+    #[test]
+    fn what_cannot_be_written_is_named() {
+        let dir = TempDir::new().unwrap();
+        // Where the temporary file would be.
+        let path = dir.path().join(FILE);
+        fs::create_dir(files::fresh(&path)).unwrap();
+        let error = check(dir.path()).unwrap_err().to_string();
+        let words = format!("cannot write {}: Is a directory", path.display());
+        let step = "move it away, or name another place";
+        assert!(error.starts_with(&words) && error.ends_with(step), "{error}");
+    }
+
     /// A package of an earlier lunet does not replace a later one that has made the directory its own.
     #[test]
     fn the_scripts_of_the_packages_know_the_form() {
@@ -90,5 +104,12 @@ mod tests {
                 assert!(text.lines().any(|line| line == known), "{script}: {known}");
             }
         }
+        // What they ask, they ask in the same way.
+        let [deb, rpm] = ["deb/preinst", "rpm/preinstall.sh"].map(|script| {
+            let text = fs::read_to_string(root.join(script)).unwrap();
+            let (_, from) = text.split_once("\nform=").unwrap();
+            from.split_once("of its configuration: ").unwrap().0.to_owned()
+        });
+        assert_eq!(deb, rpm);
     }
 }

@@ -10,7 +10,7 @@ use anyhow::{Context, Result, anyhow, bail};
 #[cfg(feature = "tools")]
 use lunet_api::PartsOf;
 use lunet_api::{Answer, Change, Portal, Request, Session, Stats};
-use lunet_front_iscsi::{Handle, Server};
+use lunet_front_iscsi::{Handle, PortsError, Server};
 use lunet_os::{thread, time};
 use lunet_server::refusals::{REMEMBERED, Refusal};
 use lunet_server::{Member, StartError};
@@ -393,6 +393,12 @@ fn not_started(error: &StartError, plan: &Plan) -> anyhow::Error {
             };
             anyhow!("{}", trouble::listening(*address, source, &place))
         }
+        StartError::Front(error) => match error.downcast_ref() {
+            Some(PortsError::NotKept { path, error }) => {
+                trouble::refused("keep the numbers of target ports in", path, error)
+            }
+            _ => anyhow!("{error}"),
+        },
         error => anyhow!("{error}"),
     }
 }

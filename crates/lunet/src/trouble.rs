@@ -7,6 +7,7 @@ use std::path::Path;
 use anyhow::{Result, anyhow};
 use lunet_api::Code;
 use lunet_backends::snapshot::SnapshotError;
+use lunet_files::ReadError;
 
 use crate::config::edit::EditError;
 use crate::opening::Failure;
@@ -68,6 +69,14 @@ fn code_of(error: &anyhow::Error) -> Code {
 pub fn refused(action: &str, path: &Path, error: &io::Error) -> anyhow::Error {
     let user = rustix::process::geteuid().as_raw();
     anyhow!("cannot {action} {}: {error}: {}", path.display(), step(error.kind(), user))
+}
+
+/// The sentence for a file that cannot be taken up, with the next step where the operating system has refused it.
+pub fn unread(error: ReadError) -> anyhow::Error {
+    match error {
+        ReadError::Unreadable { path, error } => refused("read", &path, &error),
+        error => error.into(),
+    }
 }
 
 fn step(kind: ErrorKind, user: u32) -> String {
