@@ -13,6 +13,7 @@ pub mod control;
 pub mod exposure;
 mod failures;
 mod form;
+pub mod fstab;
 pub mod helper;
 pub mod holder;
 pub mod identity;

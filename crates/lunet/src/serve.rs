@@ -76,7 +76,7 @@ fn serve_until(options: &Options) -> Result<()> {
     let manager = Manager::from_environment();
     let mut kept = Kept::begin(&manager);
     // Nothing is made below a mount that is missing, not even the lock.
-    belongs::check(&plan)?;
+    let belongs = belongs::check(&plan)?;
     // Dropped after all that is in the data directory: a start that fails leaves nothing behind.
     let (opened, mut made) = Opened::inside(options, plan, |plan| limits.limit_files(plan))?;
     let mut control = ControlServer::bind(opened.socket(), kept.take_local(opened.socket()))?;
@@ -86,11 +86,7 @@ fn serve_until(options: &Options) -> Result<()> {
     control.serve(running.asked()).context("cannot start the control socket's thread")?;
     // Initiators may have written to them: whatever comes, they stay.
     made.keep();
-    {
-        // Not held any longer: it would keep volumes open that are deleted.
-        let now = running.asked().manager().now();
-        belongs::remember(&now.plan, &now.machine);
-    }
+    belongs.remember(&running.asked().manager().now().machine);
     tracing::info!("{}", limits.told());
     #[cfg(feature = "control")]
     let page = start_page(page, &running)?;

@@ -21,6 +21,7 @@ use anyhow::{Context, Result, bail};
 use clap::Args;
 use lunet::config::{self, Backend, Config};
 use lunet::control::Layout;
+use lunet::fstab::{self, Entry};
 use lunet_host::systemd::escape;
 use lunet_os::fs::{open_regular, read_text};
 
@@ -39,7 +40,7 @@ pub struct Generator {
     #[arg(long, value_name = "FILE", default_value = "/etc/lunet-devices.conf")]
     devices: PathBuf,
     /// Table of file systems
-    #[arg(long, value_name = "FILE", default_value = "/etc/fstab")]
+    #[arg(long, value_name = "FILE", default_value = fstab::FILE)]
     fstab: PathBuf,
 }
 
@@ -156,16 +157,9 @@ impl Machine {
 }
 
 /// Where file systems are mounted that come over the network, in the text of fstab(5).
-fn remote(fstab: &str) -> Vec<PathBuf> {
-    let lines = fstab.lines().map(str::trim).filter(|line| !line.starts_with('#'));
-    let mount = |line: &str| {
-        let mut fields = line.split_whitespace().skip(1);
-        let (place, kind) = (fields.next()?, fields.next()?);
-        let over_network = REMOTE.contains(&kind)
-            || fields.next().is_some_and(|options| options.split(',').any(|one| one == "_netdev"));
-        over_network.then(|| PathBuf::from(place.replace("\\040", " ").replace("\\011", "\t")))
-    };
-    lines.filter_map(mount).collect()
+fn remote(text: &str) -> Vec<PathBuf> {
+    let over_network = |entry: &Entry| REMOTE.contains(&entry.kind) || entry.has("_netdev");
+    fstab::entries(text).filter(over_network).map(|entry| entry.place).collect()
 }
 
 /// A folder that volumes may be in.
