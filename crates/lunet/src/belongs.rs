@@ -383,7 +383,8 @@ mod tests {
         let mut lines: Vec<_> = now.lines().map(str::to_owned).collect();
         let after = fs::read_to_string(path(&file)).unwrap();
         let mut same: Vec<_> = after.lines().map(str::to_owned).collect();
-        (lines.sort(), same.sort());
+        lines.sort();
+        same.sort();
         assert_eq!((lines.len(), &lines), (2, &same), "each path has one line");
     }
 

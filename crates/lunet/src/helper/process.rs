@@ -51,7 +51,7 @@ pub fn run() -> Result<()> {
     }
     // Before the server sees the end of the stream: then nothing holds a file system that it was started in.
     let _ = rustix::process::chdir("/");
-    let _ = File::open("/dev/null").map(|null| rustix::stdio::dup2_stderr(null));
+    let _ = File::open("/dev/null").map(rustix::stdio::dup2_stderr);
     drop(stream);
     Ok(())
 }
