@@ -205,6 +205,8 @@ pub struct MultipathMap {
     pub write_protect: Option<String>,
     /// What sets the paths' states at the target: `1 alua`, `0`.
     pub hardware_handler: Option<String>,
+    /// How often a path of it has failed since it was made.
+    pub path_failures: Option<i64>,
 }
 
 /// Reads about the initiators.

@@ -13,6 +13,8 @@ use crate::source::Source;
 pub struct Load {
     /// How the processors' time was spent, in percent of all: `user`, `nice`, `system`, `idle`, `iowait`, `irq`, `softirq`, `steal`.
     pub cpu_percent: BTreeMap<String, i64>,
+    /// The same in ticks of the kernel's clock (1/100 s), summed over all processors.
+    pub cpu_ticks: BTreeMap<String, i64>,
     /// The processor that spends most of its time on received packets and other soft interrupts.
     pub softirq_cpu: Option<i64>,
     /// The share of its time, in percent.
@@ -35,12 +37,16 @@ pub struct Load {
     pub conntrack: Option<i64>,
     /// See `conntrack`.
     pub conntrack_max: Option<i64>,
+    /// What the connection tracker has counted (/proc/net/stat/nf_conntrack): `drop`, `early_drop`, `insert_failed`, `invalid`.
+    pub conntrack_counters: BTreeMap<String, i64>,
     /// /proc/vmstat: `oom_kill`, `allocstall_normal`, `compact_stall`, `pswpout`, `zone_reclaim_failed`...
     pub vm: BTreeMap<String, i64>,
     /// Parts of /proc/meminfo in bytes: `Dirty`, `Writeback`, `Slab`, `SUnreclaim`, `CommitLimit`, `Committed_AS`, `HardwareCorrupted`, `HugePages_Total`...
     pub memory: BTreeMap<String, i64>,
     /// Share of the last 5 minutes in which some task waited, in percent: `cpu`, `io`, `memory` (Documentation/accounting/psi.rst).
     pub pressure_percent: BTreeMap<String, i64>,
+    /// How long some task has waited since start, in microseconds: `cpu`, `io`, `memory`.
+    pub pressure_us: BTreeMap<String, i64>,
     /// Seconds since start.
     pub uptime_seconds: Option<i64>,
     /// Why the kernel calls itself tainted; 0 = it does not.
@@ -167,6 +173,7 @@ pub(super) fn read(source: &dyn Source) -> Load {
         tainted: source.int("/proc/sys/kernel/tainted"),
         conntrack: source.int("/proc/sys/net/netfilter/nf_conntrack_count"),
         conntrack_max: source.int("/proc/sys/net/netfilter/nf_conntrack_max"),
+        conntrack_counters: conntrack(&text("/proc/net/stat/nf_conntrack")),
         ..Load::default()
     };
     for file in ["/proc/net/netstat", "/proc/net/snmp"] {
@@ -189,6 +196,9 @@ pub(super) fn read(source: &dyn Source) -> Load {
             .and_then(|line| line.split_once("avg300=")?.1.split('.').next()?.parse::<i64>().ok());
         if let Some(share) = share {
             load.pressure_percent.insert(kind.to_owned(), share);
+        }
+        if let Some(total) = some.and_then(|line| leading(line.split_once("total=")?.1)) {
+            load.pressure_us.insert(kind.to_owned(), total);
         }
     }
     let files = text("/proc/sys/fs/file-nr");
@@ -253,6 +263,8 @@ fn stat(text: &str, load: &mut Load) {
         if number.is_empty() {
             load.cpu_percent =
                 names.iter().enumerate().map(|(i, name)| ((*name).to_owned(), share(i))).collect();
+            load.cpu_ticks =
+                names.iter().zip(&times).map(|(name, time)| ((*name).to_owned(), *time)).collect();
         } else if load.softirq_cpu_percent.is_none_or(|most| share(6) > most) {
             load.softirq_cpu_percent = Some(share(6));
             load.softirq_cpu = number.parse().ok();
@@ -271,6 +283,22 @@ fn receive(text: &str) -> (Option<i64>, Option<i64>) {
         Some((cpu, count)) if all > 0 => (Some(cpu), Some(count * 100 / all)),
         _ => (None, None),
     }
+}
+
+/// A line of names, and a line of hexadecimal numbers for each processor.
+fn conntrack(text: &str) -> BTreeMap<String, i64> {
+    let mut lines = text.lines();
+    let names: Vec<&str> = lines.next().unwrap_or_default().split_whitespace().collect();
+    let told = ["drop", "early_drop", "insert_failed", "invalid"];
+    let mut all = BTreeMap::new();
+    for line in lines {
+        for (name, number) in names.iter().zip(line.split_whitespace()) {
+            if let (true, Ok(number)) = (told.contains(name), i64::from_str_radix(number, 16)) {
+                *all.entry((*name).to_owned()).or_insert(0) += number;
+            }
+        }
+    }
+    all
 }
 
 /// Hexadecimal columns: packets, drops, squeezes.
@@ -309,6 +337,10 @@ mod tests {
 /proc/net/sockstat:
 | sockets: used 812
 | TCP: inuse 41 orphan 0 tw 12 alloc 60 mem 16391
+/proc/net/stat/nf_conntrack:
+| entries  clashres found new invalid ignore delete chainlength insert insert_failed drop early_drop icmp_error
+| 00000812  00000000 00000000 00000000 00000003 00000000 00000000 00000000 00000000 00000000 0000000a 00000001 00000000
+| 00000812  00000000 00000000 00000000 00000001 00000000 00000000 00000000 00000000 00000000 00000006 00000000 00000000
 /proc/pressure/io:
 | some avg10=41.00 avg60=40.12 avg300=38.05 total=812345
 /proc/loadavg: 0.10 0.20 12.34 1/812 4711
@@ -325,5 +357,7 @@ mod tests {
         );
         assert_eq!((load.pressure_percent["io"], load.average_15_percent), (38, Some(1234)));
         assert_eq!(load.blocked_tasks, Some(3));
+        assert_eq!((load.cpu_ticks["steal"], load.pressure_us["io"]), (30, 812_345));
+        assert_eq!((load.conntrack_counters["drop"], load.conntrack_counters["invalid"]), (16, 4));
     }
 }

@@ -22,6 +22,14 @@ pub struct DriveIo {
     pub write_us: Option<i64>,
     /// Average time of a flush, in microseconds.
     pub flush_us: Option<i64>,
+    /// Time of all reads together, in milliseconds.
+    pub read_ms: Option<i64>,
+    /// Time of all writes together, in milliseconds.
+    pub write_ms: Option<i64>,
+    /// Flushes that are done.
+    pub flushes: Option<i64>,
+    /// Time of all flushes together, in milliseconds.
+    pub flush_ms: Option<i64>,
     /// Requests that are waiting now.
     pub in_flight: i64,
 }
@@ -112,6 +120,10 @@ fn times(source: &dyn Source, name: &str) -> Option<DriveIo> {
         read_us: average(0, 3),
         write_us: average(4, 7),
         flush_us: average(15, 16),
+        read_ms: get(3),
+        write_ms: get(7),
+        flushes: get(15),
+        flush_ms: get(16),
         in_flight: get(8)?,
     })
 }

@@ -33,12 +33,15 @@ pub(super) fn maps(source: &dyn Source) -> Vec<MultipathMap> {
         return Vec::new();
     }
     let told = source.output("multipath", &["-ll"]).unwrap_or_default();
+    let status = source.output("dmsetup", &["status", "--target", "multipath"]).unwrap_or_default();
     devices
         .into_iter()
         .map(|device| {
             let about = about(&told, &device);
+            let name = source.text(&format!("/sys/block/{device}/dm/name"));
             MultipathMap {
-                name: source.text(&format!("/sys/block/{device}/dm/name")),
+                path_failures: name.as_deref().and_then(|name| failures(&status, name)),
+                name,
                 paths: sorted(source.names(&format!("/sys/block/{device}/slaves"))),
                 queue_if_no_path: about.map(|text| text.contains("queue_if_no_path")),
                 path_selector: about.and_then(|text| {
@@ -58,6 +61,18 @@ pub(super) fn maps(source: &dyn Source) -> Vec<MultipathMap> {
 
 fn value(text: &str, key: &str) -> Option<String> {
     Some(text.split_once(key)?.1.split_whitespace().next()?.to_owned())
+}
+
+/// How often paths have failed: behind the number of each path are its state (`A`ctive, `F`ailed) and that count.
+/// `mpatha: 0 20971520 multipath 2 0 1 0 1 1 A 0 2 2 8:16 A 0 0 1 8:32 F 3 0 1`
+fn failures(status: &str, name: &str) -> Option<i64> {
+    let rest = status.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(": "))?;
+    let words: Vec<&str> = rest.split_whitespace().collect();
+    let of_path = |words: &[&str]| match words {
+        [path, "A" | "F", count] if path.contains(':') => count.parse::<i64>().ok(),
+        _ => None,
+    };
+    words.windows(3).filter_map(of_path).reduce(|a, b| a + b)
 }
 
 /// The lines about one device: `mpatha (3600...) dm-0 LIO-ORG,disk`, and those below that start
@@ -105,6 +120,8 @@ $ multipath -ll
 | mpathb (3601) dm-2 LIO-ORG,disk
 | size=10G features='0' hwhandler='0' wp=rw
 | `-+- policy='round-robin 0' prio=50 status=active
+$ dmsetup status --target multipath
+| mpatha: 0 20971520 multipath 2 0 1 0 1 1 A 0 2 2 8:16 A 4 0 1 8:32 F 3 0 1
 ",
         )
         .unwrap();
@@ -113,6 +130,7 @@ $ multipath -ll
         assert_eq!(maps[0].paths, ["sdb", "sdc"]);
         assert_eq!(maps[0].queue_if_no_path, Some(true));
         assert_eq!(maps[0].path_selector.as_deref(), Some("service-time 0"));
+        assert_eq!((maps[0].path_failures, maps[1].path_failures), (Some(7), None));
         assert_eq!(maps[1].queue_if_no_path, Some(false));
         assert_eq!(maps[1].path_selector.as_deref(), Some("round-robin 0"));
         let all = read(&tree, maps);
