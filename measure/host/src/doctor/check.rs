@@ -5,7 +5,7 @@ use std::fmt;
 
 use serde::{Deserialize, Serialize};
 
-use super::derived;
+use super::{derived, watch};
 use crate::expr::{CheckError as NameError, Expression, Shape, SyntaxError, Template};
 use crate::probe::Probe;
 use crate::probe::nvme::NvmeProbe;
@@ -89,6 +89,8 @@ pub struct Check {
     pub fix: Template,
     /// Where the cause is described: a specification, a source file, an issue, a guide.
     pub source: Option<String>,
+    /// Of a check of two looks: those of one look whose findings it confirms or calls old.
+    pub tells: Vec<String>,
 }
 
 /// A check as it is written.
@@ -112,6 +114,8 @@ struct Written {
     why: String,
     fix: String,
     source: Option<String>,
+    #[serde(default)]
+    tells: Vec<String>,
 }
 
 #[derive(Deserialize)]
@@ -204,6 +208,17 @@ impl Checks {
         let names = Shape::facts().with("probe", Shape::of::<Probe>());
         let mut checks = Self { names, ..Self::default() };
         checks.add("url.toml", include_str!("../../checks/url.toml"))?;
+        Ok(checks)
+    }
+
+    /// Those of two looks at a machine.
+    ///
+    /// # Errors
+    /// As [`Self::embedded`].
+    pub fn of_watching() -> Result<Self, CheckError> {
+        let mut checks = Self::default();
+        checks.names = watch::names(checks.names);
+        checks.add("watch.toml", include_str!("../../checks/watch.toml"))?;
         Ok(checks)
     }
 
@@ -318,6 +333,7 @@ fn check(file: &str, layer: &str, written: Written) -> Result<Check, CheckError>
         why: template("why", &written.why)?,
         fix: template("fix", &written.fix)?,
         source: written.source,
+        tells: written.tells,
         id,
     })
 }

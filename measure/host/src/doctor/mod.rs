@@ -8,10 +8,13 @@ mod check;
 mod derived;
 mod page;
 mod report;
+mod watch;
 
 pub use check::{Check, CheckError, Checks, Severity};
 pub use page::page;
+pub use page::watched_page;
 pub use report::{Finding, Looked, Report, State};
+pub use watch::{WatchError, Watched, moving, watch};
 
 use crate::expr::{EvalError, Scope, Value};
 use crate::facts::Facts;

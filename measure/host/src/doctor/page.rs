@@ -2,7 +2,7 @@
 
 use std::fmt::Write;
 
-use super::{Finding, Report, State};
+use super::{Finding, Report, State, Watched};
 use crate::wrap;
 
 /// So many findings of one check are told in full.
@@ -25,6 +25,28 @@ pub fn page(report: &Report, verbose: bool) -> String {
         looked(&mut out, report);
     }
     let _ = writeln!(out, "{}", summary(report, verbose));
+    out
+}
+
+/// The same of two looks, and what is old.
+pub fn watched_page(watched: &Watched, verbose: bool) -> String {
+    let mut out = page(&watched.report, verbose);
+    if watched.old.is_empty() {
+        return out;
+    }
+    let _ = writeln!(
+        out,
+        "\nOld: counted since start, but not or hardly in these {} seconds:",
+        watched.seconds
+    );
+    for alike in watched.old.chunk_by(|a, b| a.check == b.check) {
+        for finding in alike.iter().take(SHOWN) {
+            wrap(&mut out, "  ", &format!("{}: {}", finding.check, finding.found));
+        }
+        if let Some(more) = alike.len().checked_sub(SHOWN).filter(|more| *more > 0) {
+            let _ = writeln!(out, "  {}: the same of {more} more.", alike[0].check);
+        }
+    }
     out
 }
 

@@ -9,6 +9,8 @@
 //! | `rate(bytes_per_second)` | `15.8 GB/s` |
 //! | `gbit(mbit_per_second)` | `100 Gbit/s` |
 //! | `percent(a, b)` | a in percent of b, rounded |
+//! | `total(map, list)` | the sum of what the map has of these names; 0 if it has none of them |
+//! | `often(count, seconds)` | `2.5 per second`, `3 per minute`, `1 per hour` |
 //! | `sum(list)`, `least(list)`, `most(list)` | of numbers; null if there are none or one is null |
 //! | `unique(list)`, `sort(list)` | without repetition; in order |
 //! | `join(list, text)` | one text |
@@ -36,6 +38,8 @@ pub(super) fn add(context: &mut Context<'_>) {
     context.add_function("known", |value: Value| !matches!(value, Value::Null));
     context.add_function("or", or);
     context.add_function("get", get);
+    context.add_function("total", total);
+    context.add_function("often", often);
     context.add_function("iec", |bytes: Value| text("iec", bytes, iec));
     context.add_function("rate", |bytes: Value| text("rate", bytes, rate));
     context.add_function("gbit", |mbit: Value| text("gbit", mbit, gbit));
@@ -85,6 +89,32 @@ fn get(map: Value, name: Value) -> Answer {
         (Value::Null, _) => Ok(Value::Null),
         _ => Err(wrong("get", "wants a map and a name")),
     }
+}
+
+fn total(map: Value, names: Value) -> Answer {
+    let names = items("total", &names)?;
+    let Value::Map(map) = map else { return Err(wrong("total", UNKNOWN)) };
+    let mut sum: i64 = 0;
+    for name in names.iter() {
+        let Value::String(name) = name else { return Err(wrong("total", "wants names")) };
+        match map.get(&Key::String(name.clone())) {
+            Some(Value::Int(number)) => sum = sum.saturating_add(*number),
+            None | Some(Value::Null) => {}
+            Some(_) => return Err(wrong("total", "wants whole numbers")),
+        }
+    }
+    Ok(Value::Int(sum))
+}
+
+fn often(count: Value, seconds: Value) -> Answer {
+    let (count, seconds) = (number("often", &count)?, number("often", &seconds)?);
+    if seconds < 1.0 {
+        return Err(wrong("often", UNKNOWN));
+    }
+    let units = [("second", 1.0), ("minute", 60.0), ("hour", 3600.0)];
+    let fits = |unit: &&(&str, f64)| count * unit.1 / seconds >= 1.0;
+    let (name, length) = units.iter().find(fits).unwrap_or(&("day", 86_400.0));
+    Ok(format!("{} per {name}", fraction(count * length / seconds)).into())
 }
 
 /// A number of either kind.
