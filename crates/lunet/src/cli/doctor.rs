@@ -1,9 +1,13 @@
 //! `lunet doctor`
 
+mod peer;
+mod watch;
+
 use std::fs;
 use std::io::{self, Write};
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
+use std::time::Duration;
 
 use anyhow::{Context, Result};
 use clap::Args;
@@ -41,6 +45,16 @@ pub struct Doctor {
     /// Also read checks from the *.toml files of a directory
     #[arg(long, value_name = "DIR")]
     checks: Option<PathBuf>,
+    /// Take two looks, 1s to 1h apart, and tell what moves meanwhile
+    #[arg(long, value_name = "TIME", value_parser = watch::span, conflicts_with_all = ["url", "root", "since", "ceilings"])]
+    watch: Option<Duration>,
+    /// Compare with an earlier capture of the same machine, and tell what has moved since
+    #[arg(long, value_name = "TREE", conflicts_with_all = ["url", "ceilings"])]
+    since: Option<PathBuf>,
+    /// Look at the other end of the storage as well, and tell what only both show: ssh:[USER@]HOST, https://HOST of a lunet's
+    /// REST interface, or a capture
+    #[arg(long, value_name = "PEER", conflicts_with_all = ["url", "ceilings", "watch", "since"])]
+    peer: Option<peer::Peer>,
     /// Show what each layer can carry, and which one is the bottleneck
     #[arg(long)]
     ceilings: bool,
@@ -64,10 +78,15 @@ pub fn run(options: &Doctor, remote: &Remote) -> Result<ExitCode> {
 }
 
 fn look(options: &Doctor, remote: &Remote) -> Result<ExitCode> {
+    if let Some(other) = &options.peer {
+        return peer::look(options, other, remote);
+    }
     let elsewhere = [
         (options.url.is_some(), "`lunet doctor TARGET-URL`"),
         (options.root.is_some(), "`lunet doctor --root`"),
         (options.checks.is_some(), "`lunet doctor --checks`"),
+        (options.watch.is_some(), "`lunet doctor --watch`"),
+        (options.since.is_some(), "`lunet doctor --since`"),
     ];
     match elsewhere.iter().find(|(given, _)| *given) {
         Some((_, what)) => remote.only_here(what)?,
@@ -85,6 +104,12 @@ fn look(options: &Doctor, remote: &Remote) -> Result<ExitCode> {
         }
         Some(url) => return target(options, url),
         None => {}
+    }
+    if let Some(span) = options.watch {
+        return watch::watch(options, span);
+    }
+    if let Some(earlier) = &options.since {
+        return watch::since(options, earlier);
     }
     let facts = read(options.root.as_deref())?;
     if options.ceilings {

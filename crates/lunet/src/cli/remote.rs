@@ -82,13 +82,25 @@ impl Remote {
             }
             return Ok(None);
         };
+        self.connect(&server).map(Some)
+    }
+
+    /// The lunet at this address, which another option names; `--server` then means something else.
+    pub fn at(&self, server: &str) -> Result<control::remote::Remote> {
+        match self.server {
+            Some(_) => bail!("--server and {server} name different ones: leave --server out"),
+            None => self.connect(server),
+        }
+    }
+
+    fn connect(&self, server: &str) -> Result<control::remote::Remote> {
         let file = self.token_file.clone().or_else(|| variable(TOKEN_FILE).map(PathBuf::from));
         let file = file.with_context(|| {
             format!("{server} wants a token: name the file that has it with --token-file")
         })?;
         let trust = self.trust()?;
         let token = secrets::token_of_file(&file)?;
-        Ok(Some(control::remote::Remote::new(&server, token, &trust)?))
+        Ok(control::remote::Remote::new(server, token, &trust)?)
     }
 
     /// Whose certificate is believed. An option stands before the variables.

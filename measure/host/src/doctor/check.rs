@@ -5,7 +5,7 @@ use std::fmt;
 
 use serde::{Deserialize, Serialize};
 
-use super::{derived, watch};
+use super::{derived, peer, watch};
 use crate::expr::{CheckError as NameError, Expression, Shape, SyntaxError, Template};
 use crate::probe::Probe;
 use crate::probe::nvme::NvmeProbe;
@@ -216,9 +216,19 @@ impl Checks {
     /// # Errors
     /// As [`Self::embedded`].
     pub fn of_watching() -> Result<Self, CheckError> {
-        let mut checks = Self::default();
-        checks.names = watch::names(checks.names);
+        let one = Self::default();
+        let mut checks = Self { names: watch::names(one.names), ..Self::default() };
         checks.add("watch.toml", include_str!("../../checks/watch.toml"))?;
+        Ok(checks)
+    }
+
+    /// Those of a target and an initiator together.
+    ///
+    /// # Errors
+    /// As [`Self::embedded`].
+    pub fn of_pairs() -> Result<Self, CheckError> {
+        let mut checks = Self { names: peer::names(), ..Self::default() };
+        checks.add("peer.toml", include_str!("../../checks/peer.toml"))?;
         Ok(checks)
     }
 

@@ -7,6 +7,7 @@
 mod check;
 mod derived;
 mod page;
+pub mod peer;
 mod report;
 mod watch;
 

@@ -3,12 +3,10 @@
 use std::fs::{self, File};
 use std::io::Read;
 use std::path::PathBuf;
-use std::process::{Child, Stdio};
-use std::thread;
-use std::time::{Duration, Instant};
+use std::process::Stdio;
+use std::time::Duration;
 
-use super::{Command, Output, Source};
-use crate::pipe;
+use super::{Command, Output, Source, bounded};
 
 /// No file that facts are read from is longer; a log may be.
 const LONGEST: u64 = 4 << 20;
@@ -48,7 +46,8 @@ impl Source for Live {
             return None;
         }
         let path = std::env::var("PATH").unwrap_or_default();
-        let mut child = std::process::Command::new(program(command))
+        let mut child = std::process::Command::new(program(command));
+        child
             .args(command.args())
             .env("LC_ALL", "C")
             // A lunet that is asked is root's, ours or a system service's: a socket may have changed hands.
@@ -57,13 +56,11 @@ impl Source for Live {
             .env("PATH", format!("{path}:/usr/local/sbin:/usr/sbin:/sbin"))
             .stdin(Stdio::null())
             .stdout(Stdio::piped())
-            .stderr(Stdio::null())
-            .spawn()
-            .ok()?;
-        let said = pipe::read(child.stdout.take()?, LONGEST);
-        let code = wait(&mut child)?;
-        let bytes = said.within(pipe::GRACE);
-        Some(Output { code, stdout: String::from_utf8_lossy(&bytes).into_owned() })
+            .stderr(Stdio::null());
+        let mut done = bounded::run(&mut child, PATIENCE, LONGEST).ok()?;
+        done.stdout.truncate(usize::try_from(LONGEST).unwrap_or(usize::MAX));
+        let stdout = String::from_utf8_lossy(&done.stdout).into_owned();
+        Some(Output { code: done.code?, stdout })
     }
 }
 
@@ -72,20 +69,4 @@ fn program(command: &Command) -> PathBuf {
     let own = std::env::current_exe().ok();
     let own = own.filter(|path| path.file_stem().is_some_and(|name| name == command.program()));
     own.unwrap_or_else(|| PathBuf::from(command.program()))
-}
-
-/// The exit code, unless the command was killed or takes too long.
-fn wait(child: &mut Child) -> Option<i32> {
-    let start = Instant::now();
-    loop {
-        match child.try_wait() {
-            Ok(Some(status)) => return status.code(),
-            Ok(None) if start.elapsed() < PATIENCE => thread::sleep(Duration::from_millis(2)),
-            _ => {
-                let _ = child.kill();
-                let _ = child.wait();
-                return None;
-            }
-        }
-    }
 }
