@@ -2,14 +2,15 @@
 
 use std::fs::File;
 use std::process::Command;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, ensure};
 use lunet_e2e::data::scratch;
-use lunet_e2e::process::{Finished, run};
+use lunet_e2e::process::{Finished, Running, run};
 use lunet_e2e::server::{DEMO_TARGET, Serve, Server, free_port, lunet_binary};
 use lunet_e2e::tgt::{self, FIRST_LUN, TUNED, Tgt};
 use lunet_nvme::auth::{Purpose, Secret};
+use rustix::process::Signal;
 use serde_json::Value;
 
 /// A few hundred round trips, on a busy machine too.
@@ -342,5 +343,33 @@ fn what_cannot_be_looked_at_is_exit_code_2() -> Result<()> {
         ensure!(finished.stderr.contains(words), "{words}: {}", finished.stderr);
         ensure!(finished.stderr.lines().count() == 1, "{}", finished.stderr);
     }
+    Ok(())
+}
+
+/// The wait of an hour ends at a signal, and the report is of the time that has passed.
+#[test]
+fn ctrl_c_ends_the_wait_for_the_second_look() -> Result<()> {
+    let mut command = Command::new(lunet_binary()?);
+    let mut running = Running::spawn(command.args(["doctor", "--watch", "1h", "--json"]))?;
+    let caught = || -> Result<bool> {
+        let status = std::fs::read_to_string(format!("/proc/{}/status", running.pid()))?;
+        let mask = status.lines().find_map(|line| line.strip_prefix("SigCgt:"));
+        let mask = u64::from_str_radix(mask.context("no mask")?.trim(), 16)?;
+        Ok(mask & 1 << (Signal::INT.as_raw() - 1) != 0)
+    };
+    let deadline = Instant::now() + LIMIT;
+    while !caught()? {
+        ensure!(Instant::now() < deadline, "it catches no signal");
+        std::thread::sleep(Duration::from_millis(10));
+    }
+    running.signal(Signal::INT)?;
+    // Two looks at a machine whose programs may take their time.
+    let status = running.wait(5 * LIMIT)?.context("it goes on")?;
+    let said = running.stderr.whole_text();
+    ensure!([Some(0), Some(1)].contains(&status.code()), "{status}: {said}");
+    let watched: Value = serde_json::from_str(&running.stdout.whole_text())?;
+    ensure!(watched["seconds"].as_i64().is_some_and(|it| (1..3600).contains(&it)), "{watched}");
+    ensure!(watched["report"]["checks"].as_u64().is_some_and(|it| it > 700), "{watched}");
+    ensure!(watched["old"].is_array() && said.is_empty(), "{said}");
     Ok(())
 }

@@ -517,6 +517,17 @@ fn jobs_run_on_the_machine_of_the_server() -> Result<()> {
     ensure!(serde_json::from_str::<Value>(&text.stdout).is_err(), "{}", text.describe());
     ensure!(!text.stdout.is_empty() && code(&text) == code(&remote), "{}", text.describe());
 
+    // Its facts are the other end of a captured machine.
+    let mut both = Command::new(lunet_binary()?);
+    both.args(["doctor", "--json", "--peer", &there.url]).arg("--token-file").arg(&there.token);
+    both.args(["--server-fingerprint", &there.fingerprint, "--root"]);
+    both.arg(
+        Path::new(env!("CARGO_MANIFEST_DIR")).join("../measure/host/tests/machines/truenas-24.10"),
+    );
+    let both = run(&mut both, PATIENCE)?;
+    ensure!([Some(0), Some(1)].contains(&code(&both)), "{}", both.describe());
+    ensure!(serde_json::from_str::<Value>(&both.stdout)?["report"]["checks"].as_u64() > Some(20));
+
     let plan = there.asks(&["tune", "plan", "--profile", "latency", "--json"])?;
     ensure!([Some(0), Some(2)].contains(&code(&plan)), "{}", plan.describe());
     ensure!(serde_json::from_str::<Value>(&plan.stdout)?["profile"] == "latency");

@@ -86,3 +86,122 @@ fn mistakes_get_one_sentence() {
         assert_eq!(said.lines().count(), 1, "{said}");
     }
 }
+
+/// The tree of a machine with more lines behind it, which stand before those above them.
+fn changed(folder: &Path, name: &str, lines: &str) -> PathBuf {
+    let text = std::fs::read_to_string(machine(name).join("tree.txt")).expect("a tree");
+    let file = folder.join(format!("{name}.txt"));
+    std::fs::write(&file, format!("{text}\n{lines}")).expect("it can be written");
+    file
+}
+
+#[test]
+fn two_captures_tell_what_has_moved() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let later = changed(
+        folder.path(),
+        "truenas-24.10",
+        "$ date +%s\n| 1763640600\n/proc/uptime: 864600.12 13000000.00\n\
+         /sys/class/net/enp65s0f0/statistics/rx_crc_errors: 5000\n",
+    );
+    let earlier = machine("truenas-24.10");
+    let earlier = earlier.to_str().expect("a text");
+    let text = told(&["doctor", "--since", earlier], &later, 1);
+    assert!(text.contains("5000 damaged packets in 10 minutes (8.33 per second)"), "{text}");
+    // Of the same look at both ends of the time nothing has moved, and there is no time either.
+    let json = told(&["doctor", "--since", earlier, "--json"], &later, 1);
+    let watched: serde_json::Value = serde_json::from_str(&json).expect("JSON");
+    assert_eq!(watched["seconds"], 600);
+    assert_eq!(watched["report"]["findings"][0]["check"], "watch-nic-damaged", "{json}");
+    for (since, words) in
+        [(earlier, "is not after the first one"), ("/none", "/none: No such file")]
+    {
+        let output = lunet(&["doctor", "--since", since], &machine("truenas-24.10"));
+        let said = String::from_utf8_lossy(&output.stderr);
+        assert_eq!(output.status.code(), Some(2), "{said}");
+        assert!(said.starts_with("lunet: ") && said.contains(words), "{said}");
+    }
+}
+
+#[test]
+fn looks_are_a_second_to_an_hour_apart() {
+    for span in ["0s", "500ms", "2h", "60"] {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_lunet"));
+        let output = command.args(["doctor", "--watch", span]).output().expect("it runs");
+        assert_eq!(output.status.code(), Some(2), "{span}: {output:?}");
+        assert!(output.stdout.is_empty(), "{span}: {output:?}");
+    }
+}
+
+#[test]
+fn both_ends_are_looked_at_together() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let proxmox = machine("proxmox");
+    let healthy = machine("truenas-24.10");
+    let healthy = healthy.to_str().expect("a text");
+    let text = told(&["doctor", "--peer", healthy], &proxmox, 0);
+    assert!(
+        text.contains("initiator: Proxmox VE 8.3.0") && text.contains("Nothing found."),
+        "{text}"
+    );
+    let half = changed(folder.path(), "truenas-24.10", "/sys/class/net/enp65s0f0/duplex: half\n");
+    // From either end, and from facts as JSON.
+    let facts = folder.path().join("facts.json");
+    let json = told(&["tune", "facts", "--json"], &half, 0);
+    std::fs::write(&facts, json).expect("it can be written");
+    for peer in [&half, &facts] {
+        let peer = peer.to_str().expect("a text");
+        let text = told(&["doctor", "--peer", peer], &proxmox, 1);
+        assert!(text.contains("RISK peer-duplex") && text.contains("1 finding."), "{text}");
+    }
+    let json = told(&["doctor", "--json", "--peer", proxmox.to_str().expect("a text")], &half, 1);
+    let told: serde_json::Value = serde_json::from_str(&json).expect("JSON");
+    assert_eq!(told["role"], "target", "{json}");
+    assert_eq!(told["report"]["findings"][0]["check"], "peer-duplex", "{json}");
+}
+
+/// A program `ssh` that plays the other end: what it is given, and what becomes of what it says.
+#[test]
+fn the_other_end_is_asked_over_ssh() {
+    use std::os::unix::fs::PermissionsExt;
+    let folder = tempfile::tempdir().expect("a folder");
+    let half =
+        changed(folder.path(), "truenas-24.10", "/sys/class/net/enp65s0f0/duplex: half\u{1b}[2J\n");
+    let given = folder.path().join("given");
+    let ssh = folder.path().join("ssh");
+    let script = format!(
+        "#!/bin/sh\nprintf '%s\\n' \"$@\" > {given}\ncase \"$*\" in\n\
+         *gone*) echo 'ssh: connect to host gone port 22: No route to host' >&2; exit 255;;\n\
+         *bare*) exit 127;;\n*odd*) echo hello; exit 0;;\nesac\ncat {half}\n",
+        given = given.display(),
+        half = half.display()
+    );
+    std::fs::write(&ssh, script).expect("it can be written");
+    std::fs::set_permissions(&ssh, std::fs::Permissions::from_mode(0o755)).expect("it is ours");
+    let path = std::env::var("PATH").unwrap_or_default();
+    let ask = |host: &str| {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_lunet"));
+        command.env("PATH", format!("{}:{path}", folder.path().display()));
+        command.args(["doctor", "--peer", host, "--root"]).arg(machine("proxmox"));
+        command.output().expect("it runs")
+    };
+    let output = ask("ssh:root@store");
+    let text = String::from_utf8_lossy(&output.stdout);
+    assert_eq!(output.status.code(), Some(1), "{output:?}");
+    // It is a word that the doctor does not know, and nothing that steers a terminal.
+    assert!(text.contains("runs in half[2J duplex") && !text.contains('\u{1b}'), "{text}");
+    let given = std::fs::read_to_string(&given).expect("it was run");
+    assert!(given.starts_with("-oBatchMode=yes\n"), "{given}");
+    assert!(given.ends_with("--\nroot@store\nlunet tune capture -\n"), "{given}");
+    for (host, words) in [
+        ("ssh:gone", "ssh gone: connect to host gone port 22: No route to host"),
+        ("ssh:bare", "there is no lunet on bare (exit code 127)"),
+        ("ssh:odd", "what odd sent is no capture: line 1"),
+        ("ssh:-oProxyCommand=x", "is no name of a machine"),
+    ] {
+        let output = ask(host);
+        let said = String::from_utf8_lossy(&output.stderr);
+        assert_eq!(output.status.code(), Some(2), "{host}: {said}");
+        assert!(said.contains(words) && said.lines().count() == 1, "{host}: {said}");
+    }
+}

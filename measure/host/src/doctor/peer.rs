@@ -9,7 +9,7 @@ mod ssh;
 
 use serde::Serialize;
 
-pub use path::{Ping, Pinging, Probed, by_ping, paths, probe};
+pub use path::{Ping, Pinging, Probed, by_udp, paths, probe};
 pub use ssh::{Captured, SshError, ssh};
 
 use super::check::Checks;

@@ -6,7 +6,7 @@ use std::str::FromStr;
 
 use anyhow::{Context, Result, bail};
 use lunet::control;
-use lunet_host::doctor::peer::{Pair, Role, by_ping, examine_pair, paths, probe, role, ssh};
+use lunet_host::doctor::peer::{Pair, Role, by_udp, examine_pair, paths, probe, role, ssh};
 use lunet_host::doctor::{self, Checks};
 use lunet_host::facts::{Facts, facts};
 use lunet_host::source::Tree;
@@ -80,7 +80,7 @@ pub fn look(options: &Doctor, peer: &Peer, remote: &Remote) -> Result<ExitCode> 
         probed: Vec::new(),
     };
     if other.live && options.root.is_none() {
-        pair.probed = probe(&paths(&pair, role == Role::Target), &by_ping);
+        pair.probed = probe(&paths(&pair, role == Role::Target), &by_udp);
     }
     let mut checks = Checks::of_pairs()?;
     more(&mut checks, options.checks.as_deref())?;

@@ -230,7 +230,7 @@ pub(super) fn links(pair: &Pair) -> Vec<Link> {
     let mut all = Vec::new();
     for target_nic in &target.nics {
         for theirs in target_nic.addresses.iter().filter_map(|address| split(address)) {
-            if !serves(theirs.0) {
+            if !serves(theirs.0) || theirs.0.starts_with("fe80") {
                 continue;
             }
             for initiator_nic in &initiator.nics {

@@ -131,7 +131,8 @@ fn harmless(text: &str) -> String {
 fn why(stderr: &[u8]) -> String {
     let text = String::from_utf8_lossy(stderr);
     let last = text.lines().rev().find(|line| !line.trim().is_empty()).unwrap_or("it failed");
-    let short: String = last.trim().chars().take(LONGEST_ERROR).collect();
+    let last = last.trim().trim_start_matches("ssh: ");
+    let short: String = last.chars().take(LONGEST_ERROR).collect();
     printable(&short).to_string()
 }
 
