@@ -216,8 +216,7 @@ impl Checks {
     /// # Errors
     /// As [`Self::embedded`].
     pub fn of_watching() -> Result<Self, CheckError> {
-        let one = Self::default();
-        let mut checks = Self { names: watch::names(one.names), ..Self::default() };
+        let mut checks = Self { names: watch::names(), ..Self::default() };
         checks.add("watch.toml", include_str!("../../checks/watch.toml"))?;
         Ok(checks)
     }

@@ -9,7 +9,7 @@ use serde::Serialize;
 
 use super::check::{Check, Checks};
 use super::report::{Finding, Report, State};
-use super::{derived, run};
+use super::run;
 use crate::expr::{Scope, Shape, Value};
 use crate::facts::{Facts, storage_nics};
 
@@ -78,7 +78,6 @@ pub fn watch(
 /// Looks only at what has moved, by checks of two looks.
 pub fn moving(before: &Facts, after: &Facts, seconds: i64, checks: &Checks) -> Report {
     let mut scope = Scope::new(after);
-    derived::set(&mut scope, after);
     let moved = counters::moved(before, after);
     let value = |facts: &Facts| cel::to_value(facts).unwrap_or(Value::Null);
     scope.set("before", value(before));
@@ -91,10 +90,10 @@ pub fn moving(before: &Facts, after: &Facts, seconds: i64, checks: &Checks) -> R
     report
 }
 
-/// The names that checks of two looks may use besides those of one look.
-pub(super) fn names(names: Shape) -> Shape {
+/// The names that checks of two looks may use: the facts of the second look, and what was before and between.
+pub(super) fn names() -> Shape {
     let nics = Shape::List(Box::new(Shape::of::<crate::facts::Nic>()));
-    names
+    Shape::facts()
         .with("before", Shape::of::<Facts>())
         .with("moved", Shape::of::<Facts>())
         .with("moved_nics", nics)

@@ -95,7 +95,9 @@ fn arrives(to: SocketAddr, data: &[u8]) -> bool {
         return false;
     }
     // An answer of somebody who listens there after all says the same.
-    socket.recv(&mut [0]).map_or_else(|error| error.kind() == ErrorKind::ConnectionRefused, |_| true)
+    socket
+        .recv(&mut [0])
+        .map_or_else(|error| error.kind() == ErrorKind::ConnectionRefused, |_| true)
 }
 
 #[cfg(test)]
