@@ -69,6 +69,44 @@ fn the_doctor_says_by_its_exit_code_what_it_found() {
     assert!(ceilings.contains("One session is bound by: one session."), "{ceilings}");
 }
 
+/// Each example of docs/ceilings.md, on the machine that the page is about.
+#[test]
+fn the_what_ifs_of_the_page_have_answers() {
+    let page = include_str!("../../../docs/ceilings.md");
+    let examples =
+        page.lines().filter(|line| line.starts_with("lunet doctor --ceilings --what-if"));
+    let mut seen = 0;
+    for line in examples {
+        let words = line.split('#').next().unwrap_or_default().split_whitespace().skip(1);
+        let words: Vec<&str> = words.map(|word| word.trim_matches('\'')).collect();
+        let text = told(&words, &machine("recipe"), 0);
+        for part in ["What if ", "ratio between", "Bound by: ", "Where the ranges come from"] {
+            assert!(text.contains(part), "no {part:?} in {text}");
+        }
+        seen += 1;
+    }
+    assert!(seen >= 8, "{seen} examples");
+    let words = ["doctor", "--ceilings", "--what-if", "drives=12", "--json"];
+    let json = told(&words, &machine("recipe"), 0);
+    let answer: serde_json::Value = serde_json::from_str(&json).expect("JSON");
+    assert_eq!(answer["comparisons"].as_array().map(Vec::len), Some(4), "{json}");
+    assert!(answer["comparisons"][0]["machine"]["ratio_range"]["from"].is_number(), "{json}");
+}
+
+#[test]
+fn a_change_that_is_none_names_its_place() {
+    let output =
+        lunet(&["doctor", "--ceilings", "--what-if", "pool=4xmiror(2)"], &machine("recipe"));
+    let said = String::from_utf8_lossy(&output.stderr);
+    assert_eq!(output.status.code(), Some(2), "{said}");
+    assert!(
+        said.contains("at character 8 `miror` is no kind of vdev; accepted is pool="),
+        "{said}"
+    );
+    let alone = lunet(&["doctor", "--what-if", "depth=64"], &machine("recipe"));
+    assert_eq!(alone.status.code(), Some(2), "it needs --ceilings");
+}
+
 #[test]
 fn mistakes_get_one_sentence() {
     let recipe = machine("recipe");
@@ -78,6 +116,7 @@ fn mistakes_get_one_sentence() {
         (&["tune", "plan", "--only", "zfs.arcmax"], &recipe, 1, "did you mean `zfs.arc-max`?"),
         (&["tune", "facts"], &stranger, 1, "line 1: starts with none of"),
         (&["doctor"], &stranger, 2, "line 1: starts with none of"),
+        (&["doctor", "--ceilings", "--what-if", "drives=9"], &recipe, 2, "8 or 12 would be"),
     ] {
         let output = lunet(arguments, root);
         let said = String::from_utf8_lossy(&output.stderr);

@@ -11,7 +11,7 @@ use std::fs;
 use std::path::PathBuf;
 use std::sync::LazyLock;
 
-use lunet_host::ceilings;
+use lunet_host::ceilings::{self, what_if};
 use lunet_host::doctor::{Checks, Report, State, examine};
 use lunet_host::facts::facts;
 use lunet_host::source::Tree;
@@ -211,6 +211,16 @@ fn the_page_has_every_fault() {
 fn the_page_has_the_sum() {
     let ceilings = ceilings::ceilings(&facts(&tree(RECIPE)), None);
     hold("../../docs/ceilings.md", Some(("```text\n", "```\n")), &ceilings::page(&ceilings));
+}
+
+/// And what mirrors and two ports of 25 Gbit/s would give it.
+#[test]
+fn the_page_has_the_what_if() {
+    let changes = ["pool=4xmirror(2)", "nic=2x25g"].map(|word| word.parse().unwrap());
+    let answer = what_if::what_if(&facts(&tree(RECIPE)), None, &changes).unwrap();
+    let marks = ("<!-- written by measure/host/tests/doctor.rs -->\n", "<!-- end -->\n");
+    let page = format!("```text\n{}```\n", what_if::page(&answer));
+    hold("../../docs/ceilings.md", Some(marks), &page);
 }
 
 #[test]

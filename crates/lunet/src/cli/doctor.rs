@@ -14,6 +14,7 @@ use clap::Args;
 use lunet::{config, secrets};
 use lunet_client::iscsi::Target;
 use lunet_client::nvme;
+use lunet_host::ceilings::what_if::{self, Change, what_if};
 use lunet_host::ceilings::{self, ceilings, measure};
 use lunet_host::doctor::{self, Checks, Report};
 use lunet_host::facts::{Facts, facts, network_cards};
@@ -58,6 +59,9 @@ pub struct Doctor {
     /// Show what each layer can carry, and which one is the bottleneck
     #[arg(long)]
     ceilings: bool,
+    /// With --ceilings: what a change of hardware or layout would give, as pool=4xmirror(2) or nic=2x25g; several are one machine
+    #[arg(long, value_name = "CHANGE", requires = "ceilings")]
+    what_if: Vec<Change>,
     /// Also show the checks that passed
     #[arg(long, short)]
     verbose: bool,
@@ -87,6 +91,7 @@ fn look(options: &Doctor, remote: &Remote) -> Result<ExitCode> {
         (options.checks.is_some(), "`lunet doctor --checks`"),
         (options.watch.is_some(), "`lunet doctor --watch`"),
         (options.since.is_some(), "`lunet doctor --since`"),
+        (!options.what_if.is_empty(), "`lunet doctor --what-if`"),
     ];
     match elsewhere.iter().find(|(given, _)| *given) {
         Some((_, what)) => remote.only_here(what)?,
@@ -113,15 +118,7 @@ fn look(options: &Doctor, remote: &Remote) -> Result<ExitCode> {
     }
     let facts = read(options.root.as_deref())?;
     if options.ceilings {
-        // Of another machine nothing can be measured here.
-        let measured = options.root.is_none().then(measure);
-        let ceilings = ceilings(&facts, measured.as_ref());
-        let text = match options.json {
-            true => format!("{:#}\n", json!(ceilings)),
-            false => ceilings::page(&ceilings),
-        };
-        print(&text)?;
-        return Ok(ExitCode::SUCCESS);
+        return show_ceilings(options, &facts);
     }
     let mut checks = Checks::embedded()?;
     more(&mut checks, options.checks.as_deref())?;
@@ -131,6 +128,27 @@ fn look(options: &Doctor, remote: &Remote) -> Result<ExitCode> {
         false => doctor::page(&report, options.verbose),
     };
     answer(&report, &text)
+}
+
+fn show_ceilings(options: &Doctor, facts: &Facts) -> Result<ExitCode> {
+    // Of another machine nothing can be measured here.
+    let measured = options.root.is_none().then(measure);
+    let text = if options.what_if.is_empty() {
+        let ceilings = ceilings(facts, measured.as_ref());
+        match options.json {
+            true => format!("{:#}\n", json!(ceilings)),
+            false => ceilings::page(&ceilings),
+        }
+    } else {
+        let answer =
+            what_if(facts, measured.as_ref(), &options.what_if).map_err(anyhow::Error::msg)?;
+        match options.json {
+            true => format!("{:#}\n", json!(answer)),
+            false => what_if::page(&answer),
+        }
+    };
+    print(&text)?;
+    Ok(ExitCode::SUCCESS)
 }
 
 fn answer(report: &Report, text: &str) -> Result<ExitCode> {

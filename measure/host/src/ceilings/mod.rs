@@ -3,11 +3,13 @@
 //! Every figure is worked out from facts, and says how. A layer whose facts are missing has no
 //! ceiling; it may still be the one that binds, and the page says so.
 
+mod assumed;
 mod drives;
 mod network;
 mod parts;
 mod processor;
 mod speeds;
+pub mod what_if;
 
 use std::fmt::Write;
 
@@ -17,16 +19,41 @@ use crate::expr::rate;
 use crate::facts::Facts;
 use crate::wrap;
 
+use assumed::Assumed;
+use drives::Figures;
 pub(crate) use drives::reads_at_most;
 pub use parts::parts;
 pub use processor::{Measured, measure};
 use speeds::drive_speed;
+
+/// What a layer is.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Kind {
+    /// The drives of a pool.
+    #[default]
+    Drives,
+    /// Memory.
+    Memory,
+    /// The processors.
+    Processor,
+    /// The slots of the network cards.
+    Pcie,
+    /// The wires.
+    Network,
+    /// All sessions of one host.
+    Host,
+    /// One session.
+    Session,
+}
 
 /// What a layer carries in each direction, in bytes per second.
 #[derive(Clone, Debug, Default, PartialEq, Serialize)]
 pub struct Layer {
     /// Its name: `drives of tank`.
     pub name: String,
+    /// What it is.
+    pub kind: Kind,
     /// Reads alone: from the drives to the initiator.
     pub read: Option<f64>,
     /// Writes alone.
@@ -37,7 +64,7 @@ pub struct Layer {
     pub steps: Vec<String>,
     /// What is missing for it.
     pub missing: Option<String>,
-    /// Whether it concerns a single session and not the whole machine.
+    /// Whether it concerns a single session, or a single host, and not the whole machine.
     pub one_session: bool,
 }
 
@@ -57,8 +84,9 @@ pub struct Ceilings {
 }
 
 impl Layer {
-    fn new(name: impl Into<String>) -> Self {
-        Self { name: name.into(), ..Self::default() }
+    fn new(kind: Kind, name: impl Into<String>) -> Self {
+        let one_session = matches!(kind, Kind::Host | Kind::Session);
+        Self { name: name.into(), kind, one_session, ..Self::default() }
     }
 
     fn step(&mut self, sentence: String) {
@@ -71,30 +99,80 @@ impl Layer {
     }
 }
 
+/// What the ceilings are worked out from.
+#[derive(Clone, Copy)]
+struct View<'a> {
+    facts: &'a Facts,
+    measured: Option<&'a Measured>,
+    /// What the model assumes where nobody can know.
+    assumed: Assumed,
+    /// What a model of drives moves that no table knows.
+    figures: Option<&'a Figures>,
+}
+
 /// The ceilings of a machine; with what was measured on it, if it is at hand.
 pub fn ceilings(facts: &Facts, measured: Option<&Measured>) -> Ceilings {
-    let mut layers = drives::pools(facts);
-    layers.push(processor::memory(facts, measured));
-    layers.push(processor::processor(facts));
-    layers.extend(network::cards(facts));
-    layers.extend(network::wires(facts));
-    layers.push(network::one_session(facts));
-    let mut ceilings = Ceilings { layers, ..Ceilings::default() };
-    let shared = |layer: &&Layer| !layer.one_session;
-    let narrowest = |of: fn(&Layer) -> Option<f64>, among: &dyn Fn(&&Layer) -> bool| {
-        let known = ceilings.layers.iter().filter(|layer| among(layer) && of(layer).is_some());
-        known.min_by(|a, b| of(a).partial_cmp(&of(b)).unwrap_or(std::cmp::Ordering::Equal))
-    };
-    let name = |layer: Option<&Layer>| layer.map(|layer| layer.name.clone());
-    let reads = name(narrowest(|layer| layer.read, &shared));
-    let writes = name(narrowest(|layer| layer.write, &shared));
-    let both = name(narrowest(|layer| layer.both, &shared));
-    let session = name(narrowest(|layer| layer.read, &|_| true));
-    ceilings.binds_reads = reads;
-    ceilings.binds_writes = writes;
-    ceilings.binds_both = both;
-    ceilings.binds_one_session = session;
-    ceilings
+    of(&View { facts, measured, assumed: Assumed::default(), figures: None })
+}
+
+fn of(view: &View<'_>) -> Ceilings {
+    let mut layers = drives::pools(view);
+    layers.push(processor::memory(view));
+    layers.push(processor::processor(view));
+    layers.extend(network::cards(view));
+    layers.push(network::wires(view));
+    layers.push(network::one_session(view));
+    layers.extend(network::one_host(view));
+    let binds = |direction| narrowest(&layers, direction).map(|layer| layer.name.clone());
+    Ceilings {
+        binds_reads: binds(Direction::Reads),
+        binds_writes: binds(Direction::Writes),
+        binds_both: binds(Direction::Both),
+        binds_one_session: binds(Direction::OneSession),
+        layers,
+    }
+}
+
+/// What is asked of the machine.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Direction {
+    /// Reads alone, of all sessions together.
+    Reads,
+    /// Writes alone, of all sessions together.
+    Writes,
+    /// Both at once, each.
+    Both,
+    /// Reads of one session.
+    OneSession,
+}
+
+impl Direction {
+    const ALL: [Self; 4] = [Self::Reads, Self::Writes, Self::Both, Self::OneSession];
+
+    /// What the layer carries of it.
+    fn of(self, layer: &Layer) -> Option<f64> {
+        match self {
+            Self::Reads | Self::OneSession => layer.read,
+            Self::Writes => layer.write,
+            Self::Both => layer.both,
+        }
+    }
+
+    /// Whether it passes the layer.
+    fn passes(self, layer: &Layer) -> bool {
+        match self {
+            Self::OneSession => layer.kind != Kind::Host,
+            _ => !layer.one_session,
+        }
+    }
+}
+
+/// The layer that binds: of those that are known, the first that carries least.
+fn narrowest(layers: &[Layer], direction: Direction) -> Option<&Layer> {
+    let passed = layers.iter().filter(|layer| direction.passes(layer));
+    let known = passed.filter_map(|layer| Some((layer, direction.of(layer)?)));
+    known.min_by(|(_, a), (_, b)| a.total_cmp(b)).map(|(layer, _)| layer)
 }
 
 /// The ceilings for a terminal: a table, the layer that binds, and how each figure comes about.

@@ -5,6 +5,7 @@ use std::net::IpAddr;
 
 use lunet_api::{Part, PartKind, PartsOf, Place};
 
+use super::assumed::Level;
 use super::{drives, network};
 use crate::facts::{Drive, Facts, Nic, of_data_path};
 use crate::source::Source;
@@ -103,7 +104,7 @@ fn links(facts: &Facts) -> Vec<Part> {
 
 /// A slot that carries less than the links of its ports do.
 fn slot(facts: &Facts, address: &str, ports: &[&Nic]) -> Option<Part> {
-    let carries = network::pcie_payload(ports.first()?.pcie.as_ref()?)?.rate;
+    let carries = network::pcie_payload(ports.first()?.pcie.as_ref()?, Level::Usual)?.rate;
     let links: f64 =
         ports.iter().filter_map(|nic| nic.speed_mbit).map(|mbit| mbit as f64 * 125_000.0).sum();
     let lanes = ports.first().and_then(|nic| nic.pcie.as_ref());

@@ -2,12 +2,11 @@
 
 use std::time::Duration;
 
-use super::Layer;
+use super::assumed::{Assumption, Level};
+use super::{Kind, Layer, View};
 use crate::expr::rate;
-use crate::facts::{Facts, rdma_used};
+use crate::facts::rdma_used;
 
-/// What programs reach of what the modules could move: STREAM's usual share.
-const REACHED: f64 = 0.8;
 /// How often a byte that is read crosses memory: from the drive, checksum, copy out of the cache
 /// (read and write), to the card.
 const READ_CROSSINGS: f64 = 5.0;
@@ -31,11 +30,14 @@ const ZFS_READ_CYCLES: f64 = 0.7;
 const ZFS_WRITE_CYCLES: f64 = 1.1;
 
 /// Memory: each byte crosses it several times.
-pub(super) fn memory(facts: &Facts, measured: Option<&Measured>) -> Layer {
-    let mut layer = Layer::new("memory");
+pub(super) fn memory(view: &View<'_>) -> Layer {
+    let View { facts, measured, .. } = *view;
+    let mut layer = Layer::new(Kind::Memory, "memory");
+    let level = view.assumed.level(Assumption::Memory);
     let moved = match (measured, facts.memory.bandwidth_max_bytes_per_second) {
         (Some(measured), _) => {
-            let moved = measured.copy_bytes_per_second * 2.0;
+            // A quarter of a second, beside whatever else the machine does.
+            let moved = measured.copy_bytes_per_second * 2.0 * level.of(0.9, 1.0, 1.1);
             layer.step(format!(
                 "Measured: {} threads copy {}, which reads and writes each byte: {}.",
                 measured.threads,
@@ -45,7 +47,8 @@ pub(super) fn memory(facts: &Facts, measured: Option<&Measured>) -> Layer {
             moved
         }
         (None, Some(most)) => {
-            let moved = most as f64 * REACHED;
+            // What programs reach of what the modules could move: STREAM's usual share.
+            let moved = most as f64 * level.of(0.7, 0.8, 0.9);
             layer.step(format!(
                 "{} modules could move {}; programs reach about 80 % of that: {}.",
                 facts.memory.dimms.len(),
@@ -59,24 +62,28 @@ pub(super) fn memory(facts: &Facts, measured: Option<&Measured>) -> Layer {
             return layer;
         }
     };
+    // Processors that take what devices send into their cache (DDIO) save two crossings at best.
+    let saved = if level == Level::High { 2.0 } else { 0.0 };
+    let reads = READ_CROSSINGS - saved;
     let crossings = if rdma_used(facts) { WRITE_CROSSINGS } else { TCP_WRITE_CROSSINGS };
-    layer.read = Some(moved / READ_CROSSINGS);
-    layer.write = Some(moved / crossings);
-    layer.both = Some(moved / (READ_CROSSINGS + crossings));
+    let writes = crossings - saved;
+    layer.read = Some(moved / reads);
+    layer.write = Some(moved / writes);
+    layer.both = Some(moved / (reads + writes));
     layer.step(format!(
-        "A byte that is read crosses memory {READ_CROSSINGS} times (drive, checksum, copy out of \
-         the cache, card), one that is written {crossings} times: reads {}, writes {}, both at once \
-         {} each way.",
-        rate(moved / READ_CROSSINGS),
-        rate(moved / crossings),
-        rate(moved / (READ_CROSSINGS + crossings)),
+        "A byte that is read crosses memory {reads} times (drive, checksum, copy out of the cache, \
+         card), one that is written {writes} times: reads {}, writes {}, both at once {} each way.",
+        rate(moved / reads),
+        rate(moved / writes),
+        rate(moved / (reads + writes)),
     ));
     layer
 }
 
 /// All cores, by cycles for a byte.
-pub(super) fn processor(facts: &Facts) -> Layer {
-    let mut layer = Layer::new("processor");
+pub(super) fn processor(view: &View<'_>) -> Layer {
+    let facts = view.facts;
+    let mut layer = Layer::new(Kind::Processor, "processor");
     let mhz = facts.cpu.max_mhz.or(facts.cpu.now_mhz);
     let (Some(cores), Some(mhz)) = (facts.cpu.cores.or(facts.cpu.threads), mhz) else {
         layer.missing = Some("the number of cores and their clock".to_owned());
@@ -85,8 +92,10 @@ pub(super) fn processor(facts: &Facts) -> Layer {
     let cycles = cores as f64 * mhz as f64 * 1e6;
     let zfs = facts.zfs.as_ref().is_some_and(|zfs| !zfs.pools.is_empty());
     let tcp = !rdma_used(facts);
+    let spread = view.assumed.level(Assumption::Processor).of(2.0, 1.0, 0.75);
     let sum = |parts: [(bool, f64); 2]| -> f64 {
-        parts.iter().filter(|(on, _)| *on).map(|(_, cycles)| cycles).sum()
+        let counted: f64 = parts.iter().filter(|(on, _)| *on).map(|(_, cycles)| cycles).sum();
+        counted * spread
     };
     let reads = sum([(tcp, TCP_READ_CYCLES), (zfs, ZFS_READ_CYCLES)]);
     let writes = sum([(tcp, TCP_WRITE_CYCLES), (zfs, ZFS_WRITE_CYCLES)]);

@@ -66,6 +66,11 @@ const SPEEDS: &[Speed] = &[
 
 /// What is known of the drive's model.
 pub(crate) fn drive_speed(drive: &Drive) -> Option<Speed> {
-    let model = drive.model.as_deref()?.to_lowercase();
+    speed_of(drive.model.as_deref()?)
+}
+
+/// What is known of a model.
+pub(crate) fn speed_of(model: &str) -> Option<Speed> {
+    let model = model.to_lowercase();
     SPEEDS.iter().find(|speed| model.contains(&speed.model.to_lowercase())).copied()
 }

@@ -62,6 +62,7 @@ pub use page::page;
 pub use parse::version_num;
 pub(crate) use parse::{in_network, ip};
 pub use pcie::Pcie;
+pub(crate) use pcie::bytes_per_second as lanes_bytes_per_second;
 pub use platform::Platform;
 pub use rdma::{Gid, Rdma};
 pub(crate) use relations::{drives_of, rdma_used, storage_nics};

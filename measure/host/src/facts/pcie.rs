@@ -190,7 +190,7 @@ fn generation(speed: &str) -> Option<i64> {
 
 /// What a link carries in one direction after line coding: 8b/10b up to generation 2, 128b/130b up
 /// to 5, 242 of 256 bytes of a flit from 6.
-fn bytes_per_second(generation: Option<i64>, width: Option<i64>) -> Option<i64> {
+pub(crate) fn bytes_per_second(generation: Option<i64>, width: Option<i64>) -> Option<i64> {
     let lane = match generation? {
         1 => 250_000_000,
         2 => 500_000_000,
