@@ -26,6 +26,9 @@ fn a_plan_says_by_its_exit_code_whether_there_is_something_to_do() {
     let text = told(&["tune", "plan", "--profile", "throughput"], &recipe, 2);
     assert!(text.contains("net.core.rmem_max: 212992 -> 16777216"), "{text}");
     told(&["tune", "plan"], &machine("vm-virtio"), 0);
+    let nfs =
+        told(&["tune", "plan", "--all", "--only", "rdma.nfs-server"], &machine("debian-nfs"), 0);
+    assert!(nfs.contains("/etc/nfs.conf, line 7, says so"), "{nfs}");
     let only = told(&["tune", "plan", "--only", "zfs", "--except", "zfs.arc-max"], &recipe, 0);
     assert!(!only.contains("net.core"), "{only}");
     let json = told(&["tune", "plan", "--only", "zfs.arc-max", "--json"], &recipe, 2);

@@ -99,3 +99,26 @@ fn every_machine_has_a_plan_for_every_profile() {
     }
     hold("tests/plans.txt", None, &table);
 }
+
+/// NFS over RDMA is switched on only for who names the rule.
+#[test]
+fn a_rule_to_be_asked_for_advises_until_it_is_asked_for() {
+    let (rules, mut tree) = (Loader::own().unwrap(), tree("debian-nfs"));
+    tree.file("/etc/nfs.conf", "[nfsd]\nthreads=16\n");
+    tree.file("/proc/fs/nfsd/portlist", "tcp 2049\n");
+    let facts = facts(&tree);
+    let verdict = |only: &[&str]| {
+        let only = only.iter().map(|name| (*name).to_owned()).collect();
+        let choice = Choice { only, ..Choice::default() };
+        let plan = plan(&tree, &facts, &rules, Profile::Mixed, &choice).unwrap();
+        plan.items.iter().find(|item| item.rule == "rdma.nfs-server").unwrap().clone()
+    };
+    for only in [&[][..], &["rdma"]] {
+        let Verdict::Advice { advice } = verdict(only).verdict else { panic!("{only:?}") };
+        assert!(advice.contains("lunet tune apply --only rdma.nfs-server"), "{advice}");
+    }
+    let asked = verdict(&["rdma.nfs-server"]);
+    assert_eq!((asked.verdict, asked.wanted.as_deref()), (Verdict::Change, Some("y")));
+    let setting = asked.setting.unwrap().to_string();
+    assert_eq!(setting, "rdma below [nfsd] in /etc/nfs.conf");
+}

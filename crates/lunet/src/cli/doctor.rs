@@ -140,8 +140,7 @@ fn show_ceilings(options: &Doctor, facts: &Facts) -> Result<ExitCode> {
             false => ceilings::page(&ceilings),
         }
     } else {
-        let answer =
-            what_if(facts, measured.as_ref(), &options.what_if).map_err(anyhow::Error::msg)?;
+        let answer = what_if(facts, measured.as_ref(), &options.what_if)?;
         match options.json {
             true => format!("{:#}\n", json!(answer)),
             false => what_if::page(&answer),

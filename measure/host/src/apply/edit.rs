@@ -3,6 +3,8 @@
 
 use serde::{Deserialize, Serialize};
 
+use crate::plan::section_of;
+
 /// The first line of the files that are ours alone.
 pub(super) const HEAD: &str =
     "# Written by `lunet tune apply --persist`; `lunet tune rollback` takes it away.";
@@ -15,6 +17,8 @@ pub enum Key {
     Start(String),
     /// Lines `NAME = value`.
     Name(String),
+    /// Lines `NAME = value` below the head `[SECTION]`: first the section, then the name.
+    Section(String, String),
     /// Words `NAME=value` of a command line of the kernel's.
     Word(String),
     /// Commands of a unit of systemd that hold this.
@@ -28,7 +32,7 @@ impl Key {
     fn matches(&self, part: &str) -> bool {
         match self {
             Self::Start(start) => part.starts_with(start.as_str()),
-            Self::Name(name) => {
+            Self::Name(name) | Self::Section(_, name) => {
                 part.split_once('=').is_some_and(|(have, _)| have.trim() == name.as_str())
             }
             Self::Word(name) => {
@@ -40,12 +44,25 @@ impl Key {
         }
     }
 
+    /// Whether the part is where the key is about.
+    fn holds(&self, parts: &[String], at: usize) -> bool {
+        let Self::Section(section, _) = self else { return true };
+        parts[..at].iter().rev().find_map(|part| section_of(part)) == Some(section)
+    }
+
+    /// The last part that is head of the key's section.
+    fn head(&self, parts: &[String]) -> Option<usize> {
+        let Self::Section(section, _) = self else { return None };
+        parts.iter().rposition(|part| section_of(part) == Some(section))
+    }
+
     /// What of the text is replaced by ours: everything that sets the same, except in a file of
     /// somebody else's, where only the last line counts.
     fn replaces(&self, parts: &[String]) -> Vec<usize> {
-        let mut all = (0..parts.len()).filter(|&at| self.matches(&parts[at]));
+        let mut all =
+            (0..parts.len()).filter(|&at| self.matches(&parts[at]) && self.holds(parts, at));
         match self {
-            Self::Name(_) => all.next_back().into_iter().collect(),
+            Self::Name(_) | Self::Section(..) => all.next_back().into_iter().collect(),
             _ => all.collect(),
         }
     }
@@ -118,7 +135,8 @@ pub fn set(text: &str, wishes: Vec<Wish>) -> (String, Vec<Edit>) {
         let heads = ["RemainAfterExit=yes", "[Service]"];
         let service = || parts.iter().rposition(|part| heads.contains(&part.as_str()));
         let place = match (&key, found.first()) {
-            (Key::Name(_), Some(&at)) => at,
+            (Key::Name(_) | Key::Section(..), Some(&at)) => at,
+            (Key::Section(..), None) => key.head(parts).map_or(parts.len(), |at| at + 1),
             (Key::Command(_), _) => command.or_else(service).map_or(parts.len(), |at| at + 1),
             _ => parts.len(),
         };
@@ -145,7 +163,14 @@ pub(super) fn unset(text: &str, edits: &[Edit]) -> (String, Vec<String>) {
     let mut told = Vec::new();
     for edit in edits.iter().rev() {
         let parts = &mut whole.parts;
-        if let Some(at) = parts.iter().rposition(|part| *part == edit.ours) {
+        let ours = |&at: &usize| parts[at] == edit.ours && edit.key.holds(parts, at);
+        if let Some(at) = (0..parts.len()).rev().find(ours) {
+            // Below a head of ours somebody has put lines of theirs since: they need it.
+            let below =
+                parts.get(at + 1).filter(|next| !next.is_empty() && section_of(next).is_none());
+            if section_of(&edit.ours).is_some() && below.is_some() {
+                continue;
+            }
             parts.splice(at..=at, edit.replaced.iter().cloned());
             continue;
         }

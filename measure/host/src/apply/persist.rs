@@ -4,6 +4,7 @@ use super::edit::{self, Edit, HEAD, Key, Wish};
 use super::machine::{Fault, Machine};
 use super::step::{self, Step};
 use super::truenas;
+use crate::plan::section_of;
 use crate::rules::Setting;
 
 /// After `99-sysctl.conf`, which is /etc/sysctl.conf: the last file that sets a name counts.
@@ -250,9 +251,23 @@ pub(super) fn arguments(line: &str, add: &[(String, String)]) -> (String, Vec<Ed
 }
 
 /// The text of a configuration file in which the key has this value: in the place of the last line
-/// that sets it, or at the end.
-pub(super) fn conf_line(text: &str, key: &str, value: &str) -> (String, Vec<Edit>) {
-    edit::set(text, vec![(Key::Name(key.to_owned()), format!("{key} = {value}"))])
+/// that sets it, or at the end; in a section, or behind its head, which is added if it is missing.
+pub(super) fn conf_line(
+    text: &str,
+    section: Option<&str>,
+    key: &str,
+    value: &str,
+) -> (String, Vec<Edit>) {
+    let line = format!("{key} = {value}");
+    let Some(section) = section else {
+        return edit::set(text, vec![(Key::Name(key.to_owned()), line)]);
+    };
+    let mut wishes = vec![(Key::Section(section.to_owned(), key.to_owned()), line)];
+    if !text.lines().any(|line| section_of(line) == Some(section)) {
+        let head = format!("[{section}]");
+        wishes.insert(0, (Key::Start(head.clone()), head));
+    }
+    edit::set(text, wishes)
 }
 
 fn on_truenas(machine: &dyn Machine, all: &Wanted<'_>, kept: &mut Kept) -> Result<(), Fault> {

@@ -67,7 +67,13 @@ fn one(out: &mut String, item: &Item, setting: &Setting, value: &str) {
         Setting::Zfs { dataset, property } => {
             writeln!(out, "zfs set {property}={word} {}", quote(dataset))
         }
-        Setting::Conf { file, key } => writeln!(
+        Setting::Conf { file, key, section: Some(section) } => writeln!(
+            out,
+            "grep -q '^\\[{section}\\]' {file} || echo '[{section}]' >> {file}\n\
+             sed -i -e '/^\\[{section}\\]/,/^\\[/{{/^ *{key} *=/d}}' -e {} {file}",
+            quote(&format!("/^\\[{section}\\]/a {key} = {value}"))
+        ),
+        Setting::Conf { file, key, section: None } => writeln!(
             out,
             "sed -i '/^ *{key} *=/d' {file}\necho {} >> {file}",
             quote(&format!("{key} = {value}"))

@@ -111,8 +111,9 @@ impl Step {
                 let (dataset, property) = (dataset.clone(), property.clone());
                 Ok(vec![Self::Zfs { dataset, property, before, after: wanted.to_owned() }])
             }
-            Setting::Conf { file, key } => {
-                let change = |text: &str| super::persist::conf_line(text, key, wanted);
+            Setting::Conf { file, key, section } => {
+                let section = section.as_deref();
+                let change = |text: &str| super::persist::conf_line(text, section, key, wanted);
                 Ok(vec![Self::edit(machine, file, change)?])
             }
         }
@@ -158,12 +159,13 @@ impl Step {
     /// line as well.
     pub(super) fn change_again(&mut self, setting: &Setting, wanted: &str) -> bool {
         match (self, setting) {
-            (Self::File { path, after, edits, .. }, Setting::Conf { file, key })
+            (Self::File { path, after, edits, .. }, Setting::Conf { file, key, section })
                 if path == file =>
             {
                 let mut kept = Kept::from(&*after);
                 let text = String::from_utf8_lossy(&kept.bytes).into_owned();
-                let (text, more) = super::persist::conf_line(&text, key, wanted);
+                let section = section.as_deref();
+                let (text, more) = super::persist::conf_line(&text, section, key, wanted);
                 kept.bytes = text.into_bytes();
                 *after = Content::from(&kept);
                 edits.extend(more);

@@ -24,6 +24,14 @@ const TREE: &str = "\
 /sys/module/zfs/parameters/zfs_arc_max: 0
 /sys/devices/system/cpu/cpu0/cpufreq/scaling_governor: powersave
 /sys/devices/system/cpu/cpu1/cpufreq/scaling_governor: schedutil
+/etc/nfs.conf:
+| [general]
+| rdma=n
+| [nfsd]
+| # rdma=n
+| threads=16
+| [mountd]
+| threads=2
 /etc/iscsi/iscsid.conf:
 | # of somebody
 | node.session.cmds_max = 128
@@ -54,7 +62,16 @@ fn fake() -> Fake {
 
 fn settings() -> Vec<(&'static str, Setting, &'static str)> {
     let text = str::to_owned;
-    let conf = |key: &str| Setting::Conf { file: text("/etc/iscsi/iscsid.conf"), key: text(key) };
+    let conf = |key: &str| Setting::Conf {
+        file: text("/etc/iscsi/iscsid.conf"),
+        key: text(key),
+        section: None,
+    };
+    let nfsd = |key: &str| Setting::Conf {
+        file: text("/etc/nfs.conf"),
+        key: text(key),
+        section: Some(text("nfsd")),
+    };
     let sysfs = |path: &str| Setting::Sysfs { path: text(path) };
     vec![
         ("t.rmem", Setting::Sysctl { name: text("net.core.rmem_max") }, "16777216"),
@@ -73,6 +90,8 @@ fn settings() -> Vec<(&'static str, Setting, &'static str)> {
         ("t.vol", Setting::Zfs { dataset: text("tank/vm"), property: text("volthreading") }, "off"),
         ("t.cmds", conf("node.session.cmds_max"), "512"),
         ("t.depth", conf("node.session.queue_depth"), "256"),
+        ("t.rdma", nfsd("rdma"), "y"),
+        ("t.threads", nfsd("threads"), "64"),
         ("t.aspm", Setting::Cmdline { name: text("pcie_aspm") }, "off"),
     ]
 }
@@ -114,7 +133,7 @@ fn everything_is_set_and_everything_comes_back() {
         let before = machine.state();
         let plan = plan_of(&machine, &[]);
         let applied = apply(&machine, &plan, options).unwrap_or_else(|e| panic!("{name}: {e}"));
-        assert_eq!(applied.changed.len(), if options.persist { 13 } else { 12 }, "{name}");
+        assert_eq!(applied.changed.len(), if options.persist { 15 } else { 14 }, "{name}");
         let verified = verify(&machine, STATE).expect("it can look");
         assert_eq!((verified.applied, &verified.drift[..]), (true, &[][..]), "{name}");
         assert_eq!(verified.waiting.len(), usize::from(options.persist), "{name}");

@@ -24,6 +24,7 @@ const FILES: &[(&str, &str)] = &[
     ("kernel-log.toml", include_str!("../../checks/kernel-log.toml")),
     ("rdma.toml", include_str!("../../checks/rdma.toml")),
     ("iser.toml", include_str!("../../checks/iser.toml")),
+    ("nfs.toml", include_str!("../../checks/nfs.toml")),
     ("nic.toml", include_str!("../../checks/nic.toml")),
     ("drives.toml", include_str!("../../checks/drives.toml")),
     ("zfs.toml", include_str!("../../checks/zfs.toml")),

@@ -9,6 +9,8 @@
 //! | `target_sessions` | session of a target | `target`, `session`, `rdma`, `why_tcp` |
 //! | `lunet_portals` | portal of a running lunet | `lunet`, `portal`, `name`, `rdma`, `carried`, `loopback`, `over`, `served`, `wanted` |
 //! | `nvme_paths` | path of an NVMe subsystem that is used over a network | `host`, `path`, `nic`, `rdma` (towards the portal's address, if it is in a network of this machine) |
+//! | `nfs_servers` | the kernel's NFS server, if something is exported or it runs | as `nfs` |
+//! | `nfs_mounts` | NFS mount | `mount`, `transport` (`tcp`, `rdma`...), `wants_rdma` (whether /etc/fstab says so), `nic`, `rdma` (towards the server's address, if it is in a network of this machine) |
 //! | `disks` | disk of an iSCSI session | `session`, `disk`, `drive` |
 //! | `storage_nics` | NIC with hardware and a cable that storage goes over | as `nics` |
 //! | `storage_rdma` | RDMA port of such a NIC | `rdma`, `nic` |
@@ -25,8 +27,9 @@ use serde::Serialize;
 
 use crate::expr::{Scope, Shape, Value};
 use crate::facts::{
-    Drive, Facts, IscsiDisk, IscsiSession, Lun, Lunet, LunetPortal, Nic, NvmeHost, NvmePath, Pool,
-    Portal, Rdma, Target, TargetSession, Vdev, Zvol, drives_of, rdma_used, storage_nics,
+    Drive, Facts, IscsiDisk, IscsiSession, Lun, Lunet, LunetPortal, Mount, Nfs, Nic, NvmeHost,
+    NvmePath, Pool, Portal, Rdma, Target, TargetSession, Vdev, Zvol, drives_of, rdma_used,
+    storage_nics,
 };
 
 #[derive(Serialize)]
@@ -108,6 +111,15 @@ struct NvmePathOf<'a> {
 }
 
 #[derive(Serialize)]
+struct NfsMountOf<'a> {
+    mount: &'a Mount,
+    transport: Option<&'a str>,
+    wants_rdma: bool,
+    nic: Option<&'a Nic>,
+    rdma: Option<&'a Rdma>,
+}
+
+#[derive(Serialize)]
 struct RdmaOf<'a> {
     rdma: &'a Rdma,
     nic: Option<&'a Nic>,
@@ -123,6 +135,8 @@ pub(super) fn set(scope: &mut Scope<'_>, facts: &Facts) {
     put(scope, "lunet_portals", &iser::lunet_portals(facts));
     put(scope, "disks", &disks(facts));
     put(scope, "nvme_paths", &nvme_paths(facts));
+    put(scope, "nfs_servers", &facts.nfs.iter().collect::<Vec<_>>());
+    put(scope, "nfs_mounts", &nfs_mounts(facts));
     let nics = storage_nics(facts);
     let ports: Vec<RdmaOf<'_>> = facts
         .rdma
@@ -193,7 +207,7 @@ pub(super) fn names(names: Shape) -> Shape {
         ("rdma", Shape::of::<Rdma>()),
     ];
     let own = own.into_iter().chain(iser::PLAIN.map(|name| (name, plain()))).collect();
-    names
+    of_nfs(names)
         .with("vdevs", fields(vdev))
         .with("volumes", fields(volume))
         .with("portals", fields(portal))
@@ -207,6 +221,21 @@ pub(super) fn names(names: Shape) -> Shape {
         .with("rdma_used", plain())
         .with("storage_wire_bytes_per_second", plain())
         .with("data_drives", list(Shape::of::<Drive>()))
+}
+
+/// The names of what is known of NFS.
+fn of_nfs(names: Shape) -> Shape {
+    let mount = [
+        ("mount", Shape::of::<Mount>()),
+        ("transport", Shape::Plain),
+        ("wants_rdma", Shape::Plain),
+        ("nic", Shape::of::<Nic>()),
+        ("rdma", Shape::of::<Rdma>()),
+    ];
+    let mount = mount.into_iter().map(|(name, shape)| (name.to_owned(), shape)).collect();
+    names
+        .with("nfs_servers", Shape::List(Box::new(Shape::of::<Nfs>())))
+        .with("nfs_mounts", Shape::List(Box::new(Shape::Fields(mount))))
 }
 
 fn put(scope: &mut Scope<'_>, name: &str, value: &impl Serialize) {
@@ -396,6 +425,25 @@ fn nvme_paths(facts: &Facts) -> Vec<NvmePathOf<'_>> {
         NvmePathOf { host, path, nic, rdma: nic.and_then(|nic| rdma_of(facts, nic)) }
     })
     .collect()
+}
+
+fn nfs_mounts(facts: &Facts) -> Vec<NfsMountOf<'_>> {
+    let rdma = |option: &String| ["rdma", "proto=rdma"].contains(&option.as_str());
+    let of = |mount| {
+        let Mount { path, options, .. }: &Mount = mount;
+        let option = |name: &str| options.iter().find_map(|option| option.strip_prefix(name));
+        let nic = option("addr=").and_then(|address| nic_towards(facts, address));
+        let wanted = facts.block.fstab.iter().find(|entry| entry.path == *path);
+        NfsMountOf {
+            mount,
+            transport: option("proto="),
+            wants_rdma: wanted.is_some_and(|entry| entry.options.iter().any(rdma)),
+            nic,
+            rdma: nic.and_then(|nic| rdma_of(facts, nic)),
+        }
+    };
+    let nfs = |mount: &&Mount| ["nfs", "nfs4"].contains(&mount.kind.as_str());
+    facts.block.mounts.iter().filter(nfs).map(of).collect()
 }
 
 /// The interface that has this address.

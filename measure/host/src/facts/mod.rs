@@ -16,6 +16,7 @@ mod load;
 mod lunet;
 mod memory;
 mod network;
+mod nfs;
 mod nic;
 mod numa;
 mod page;
@@ -56,6 +57,7 @@ pub use load::{Load, Softnet};
 pub use lunet::{Lunet, LunetPortal};
 pub use memory::{Dimm, Memory};
 pub use network::{Listener, TcpConnection};
+pub use nfs::{Nfs, NfsExport, NfsListener};
 pub use nic::{Bond, BondMember, Coalesce, Ecn, Fec, Irqs, Nic, Optics, Pfc, Qdisc, Rss};
 pub use numa::NumaNode;
 pub use page::page;
@@ -111,6 +113,11 @@ pub struct Facts {
     pub lunets: Vec<Lunet>,
     /// Which targets this machine uses.
     pub initiators: Initiators,
+    /// The kernel's NFS server; `null` if nothing is exported and it does not run.
+    pub nfs: Option<Nfs>,
+    /// What the kernel was built with of NFS and SMB over RDMA: `CONFIG_SMB_SERVER_SMBDIRECT` is `y`, `m` or `n`. Only
+    /// asked where there is an RDMA device; empty if it cannot be seen.
+    pub kernel_config: BTreeMap<String, String>,
     /// Kernel settings: `sysctls["net.core.rmem_max"]`. Several numbers are a list.
     pub sysctls: BTreeMap<String, Value>,
     /// Kernel modules in use, loaded or built in (those that /sys/module shows).
@@ -160,6 +167,8 @@ pub fn facts(source: &dyn Source) -> Facts {
         nvmet_ports: target::nvmet_ports(source),
         lunets,
         initiators: initiator::read(source),
+        nfs: nfs::read(source),
+        kernel_config: nfs::kernel_config(source),
         sysctls: sysctl::read(source),
         modules: source.names("/sys/module"),
         module_params: sysctl::module_params(source),

@@ -6,7 +6,7 @@ mod text;
 
 pub use explain::explain;
 pub use now::{Now, now, same};
-pub(crate) use now::{cpu_paths, module_path, plain, sysctl_path, zfs_property};
+pub(crate) use now::{cpu_paths, module_path, plain, section_of, sysctl_path, zfs_property};
 pub use text::write;
 
 use serde::{Deserialize, Serialize};
@@ -135,7 +135,7 @@ pub fn plan(
     scope.set("profile", profile.name());
     let mut items: Vec<Item> = Vec::new();
     for rule in rules.all().iter().filter(|rule| rule.chosen(choice)) {
-        let planner = Planner { source, facts, rule, profile };
+        let planner = Planner { source, facts, rule, profile, asked_for: rule.asked_for(choice) };
         let wrong = |error| PlanError { file: rule.file.clone(), rule: rule.id.clone(), error };
         items.extend(planner.items(&scope).map_err(wrong)?);
     }
@@ -148,6 +148,8 @@ struct Planner<'a> {
     facts: &'a Facts,
     rule: &'a Rule,
     profile: Profile,
+    /// Whether the rule may set something.
+    asked_for: bool,
 }
 
 impl Planner<'_> {
@@ -284,6 +286,13 @@ impl Planner<'_> {
         };
         let good = item.now.as_deref().is_some_and(|now| same(now, &wanted));
         item.wanted = Some(wanted);
+        if !good && !self.asked_for {
+            let advice = format!(
+                "It is set only if you ask for it: `lunet tune apply --only {}`.",
+                self.rule.id
+            );
+            return Ok(Verdict::Advice { advice });
+        }
         Ok(if good { Verdict::Good } else { Verdict::Change })
     }
 

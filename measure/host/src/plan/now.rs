@@ -35,8 +35,8 @@ pub fn now(source: &dyn Source, setting: &Setting) -> Now {
             .map_or(Now::Absent, Now::Value),
         Setting::Zfs { dataset, property } => zfs_property(source, dataset, property)
             .map_or(Now::Absent, |(value, _)| Now::Value(value)),
-        Setting::Conf { file, key } => match source.read(file) {
-            Some(text) => conf_value(&text, key).map_or(Now::Unset, Now::Value),
+        Setting::Conf { file, key, section } => match source.read(file) {
+            Some(text) => conf_value(&text, section.as_deref(), key).map_or(Now::Unset, Now::Value),
             None => Now::Absent,
         },
     }
@@ -130,11 +130,20 @@ pub(crate) fn zfs_property(
     (value != "-").then(|| (value.to_owned(), from.to_owned()))
 }
 
-/// The value of the last line `key = value` that is no comment.
-pub(crate) fn conf_value(text: &str, key: &str) -> Option<String> {
+/// The value of the last line `key = value` that is no comment, in that section if the file has sections.
+pub(crate) fn conf_value(text: &str, section: Option<&str>, key: &str) -> Option<String> {
+    let mut inside = section.is_none();
     let value = |line: &str| {
+        if section.is_some() && line.starts_with('[') {
+            inside = section_of(line) == section;
+        }
         let (name, value) = line.split_once('=')?;
-        (name.trim() == key).then(|| value.trim().to_owned())
+        (inside && name.trim() == key).then(|| value.trim().to_owned())
     };
-    text.lines().filter_map(value).next_back()
+    text.lines().filter_map(value).last()
+}
+
+/// The section that a line begins: `[nfsd]`.
+pub(crate) fn section_of(line: &str) -> Option<&str> {
+    line.trim().strip_prefix('[')?.split(']').next().map(str::trim)
 }

@@ -101,7 +101,8 @@ fn settings_are_read_as_the_kernel_shows_them() {
     assert_eq!(read(ring("tx")), Now::Absent);
     let property = "volthreading".to_owned();
     assert_eq!(read(Setting::Zfs { dataset: "tank/vm".to_owned(), property }), value("on"));
-    let conf = |file: &str, key: &str| Setting::Conf { file: file.into(), key: key.into() };
+    let conf =
+        |file: &str, key: &str| Setting::Conf { file: file.into(), key: key.into(), section: None };
     assert_eq!(read(conf("/etc/iscsi/iscsid.conf", "node.session.cmds_max")), value("256"));
     assert_eq!(read(conf("/etc/iscsi/iscsid.conf", "node.session.queue_depth")), Now::Unset);
     assert_eq!(read(conf("/etc/nosuch.conf", "a")), Now::Absent);

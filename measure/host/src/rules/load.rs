@@ -99,6 +99,8 @@ struct RawRule {
     value: Option<RawValue>,
     profiles: Option<Vec<Profile>>,
     advice: Option<String>,
+    #[serde(default)]
+    opt_in: bool,
     reason: String,
     risk: String,
     source: String,
@@ -229,6 +231,9 @@ impl Compiler<'_> {
         if set.is_some() == values.is_empty() {
             return Err(self.wrong("`set` needs a `value`, and a `value` something to set"));
         }
+        if raw.opt_in && set.is_none() {
+            return Err(self.wrong("`opt_in` belongs to `set`"));
+        }
         if set.is_some() == raw.advice.is_some() {
             return Err(self.wrong("it must either `set` something or be `advice`"));
         }
@@ -243,6 +248,7 @@ impl Compiler<'_> {
             now,
             values,
             advice: raw.advice.map(|text| self.template("advice", &text)).transpose()?,
+            opt_in: raw.opt_in,
             reason: self.template("reason", &raw.reason)?,
             id: raw.id,
             title: raw.title,

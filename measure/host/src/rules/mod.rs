@@ -204,6 +204,8 @@ pub struct Rule {
     pub values: BTreeMap<Profile, Expression>,
     /// What it advises, if it does not set anything: when this is right, and why not.
     pub advice: Option<Text>,
+    /// Whether it sets something only if the choice names it itself; otherwise it advises to.
+    pub opt_in: bool,
     /// Why, in a sentence.
     pub reason: Text,
     /// What may go wrong.
@@ -262,6 +264,11 @@ impl Rule {
     pub fn chosen(&self, choice: &Choice) -> bool {
         let any = |names: &[String]| names.iter().any(|name| self.is(name));
         (choice.only.is_empty() || any(&choice.only)) && !any(&choice.except)
+    }
+
+    /// Whether it may set something: it is not to be asked for, or it was.
+    pub fn asked_for(&self, choice: &Choice) -> bool {
+        !self.opt_in || choice.only.contains(&self.id)
     }
 
     /// Whether it never sets anything.

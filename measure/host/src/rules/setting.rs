@@ -58,6 +58,9 @@ pub enum Setting {
         file: String,
         /// Name of the key in that file.
         key: String,
+        /// The section that the line is in, where the file has sections: `nfsd` of `[nfsd]`.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        section: Option<String>,
     },
 }
 
@@ -71,7 +74,10 @@ impl fmt::Display for Setting {
             Self::Cmdline { name } => write!(f, "{name} on the kernel's command line"),
             Self::Ring { nic, ring } => write!(f, "{ring} ring of {nic}"),
             Self::Zfs { dataset, property } => write!(f, "{property} of {dataset}"),
-            Self::Conf { file, key } => write!(f, "{key} in {file}"),
+            Self::Conf { file, key, section: Some(section) } => {
+                write!(f, "{key} below [{section}] in {file}")
+            }
+            Self::Conf { file, key, section: None } => write!(f, "{key} in {file}"),
         }
     }
 }
@@ -118,6 +124,6 @@ fn texts(setting: &mut Setting) -> Vec<&mut String> {
         Setting::Cpus { file } => vec![file],
         Setting::Ring { nic, ring } => vec![nic, ring],
         Setting::Zfs { dataset, property } => vec![dataset, property],
-        Setting::Conf { file, key } => vec![file, key],
+        Setting::Conf { file, key, section } => [file, key].into_iter().chain(section).collect(),
     }
 }

@@ -374,3 +374,33 @@ fn words_with_spaces_are_one_word() {
     assert_eq!(told, [] as [String; 0]);
     assert_eq!(unset(&rest, &edits), (rest.clone(), Vec::new()), "once more changes nothing");
 }
+
+const NFS: &str = "/etc/nfs.conf";
+
+/// A line of one section is none of another's, and comes back although the file was edited.
+#[test]
+fn a_line_is_set_in_its_section() {
+    let machine = fake();
+    let before = text(&machine, NFS);
+    applied(&machine, &["t.rdma", "t.threads"], options(false, false));
+    let wanted =
+        "[general]\nrdma=n\n[nfsd]\nrdma = y\n# rdma=n\nthreads = 64\n[mountd]\nthreads=2\n";
+    assert_eq!(text(&machine, NFS), wanted);
+    edit(&machine, NFS, |text| text.replace("threads=2", "threads=4"));
+    rolled_back(&machine);
+    assert_eq!(text(&machine, NFS), before.replace("threads=2", "threads=4"));
+}
+
+#[test]
+fn a_section_that_is_missing_is_added_and_taken_out() {
+    let line = |text: &str| crate::apply::persist::conf_line(text, Some("nfsd"), "rdma", "y");
+    let (with, edits) = line("[general]\nrdma=n\n");
+    assert_eq!(with, "[general]\nrdma=n\n[nfsd]\nrdma = y\n");
+    assert_eq!(unset(&with, &edits), ("[general]\nrdma=n\n".to_owned(), vec![]));
+    // What somebody has put there since needs its head.
+    let more = format!("{with}threads = 8\n");
+    assert_eq!(unset(&more, &edits).0, "[general]\nrdma=n\n[nfsd]\nthreads = 8\n");
+    let (with, edits) = line("");
+    assert_eq!(with, "[nfsd]\nrdma = y\n");
+    assert_eq!(unset(&with, &edits).0, "");
+}

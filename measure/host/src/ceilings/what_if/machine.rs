@@ -1,5 +1,7 @@
 //! The changed machine.
 
+use thiserror::Error;
+
 use super::grammar::{Change, Group, Lanes, Layout, Measure, Model, Paths, Transport, VdevKind};
 use super::network::busy;
 use crate::ceilings::Measured;
@@ -18,6 +20,95 @@ const STANDS: &str = "what-if";
 const BOND: &str = "what-if-bond";
 /// MTU of links where no link is there to take it from.
 const JUMBO: i64 = 9000;
+
+/// Why changes make no machine.
+#[derive(Clone, Debug, Error, PartialEq, Eq)]
+pub enum Conflict {
+    /// Two changes of one thing.
+    #[error(
+        "{change}: {name}= is said twice, and all changes are of one machine; run the command once for each"
+    )]
+    Twice {
+        /// The second one.
+        change: String,
+        /// Its name.
+        name: String,
+    },
+    /// A pool of another machine.
+    #[error("there is no pool {name} here; there are: {there}")]
+    NoSuchPool {
+        /// Its name.
+        name: String,
+        /// The pools that there are.
+        there: String,
+    },
+    /// Nobody says which pool.
+    #[error("there are several pools ({there}): name one of them, as in pool=NAME:4xmirror(2)")]
+    SeveralPools {
+        /// The pools that there are.
+        there: String,
+    },
+    /// Layout and number of drives contradict each other.
+    #[error("pool={layout} has {has} drives, and drives={drives} says otherwise")]
+    OtherCount {
+        /// The layout.
+        layout: String,
+        /// Its drives.
+        has: u64,
+        /// What else is said.
+        drives: u64,
+    },
+    /// Drives are changed of a pool that is not there.
+    #[error("there is no pool here: say its layout, as in pool=4xmirror(2)")]
+    NoPool,
+    /// Drives are changed of a pool whose vdevs cannot be seen.
+    #[error("the layout of {pool} is not known: say pool=")]
+    UnknownLayout {
+        /// The pool.
+        pool: String,
+    },
+    /// Other drives for vdevs that are not alike.
+    #[error("the vdevs of {pool} differ, so drives={drives} does not say which: say pool=")]
+    VdevsDiffer {
+        /// The pool.
+        pool: String,
+        /// How many drives it was to have.
+        drives: u64,
+    },
+    /// Drives that fill no vdev.
+    #[error(
+        "drives={drives} is no multiple of {width}, the drives of a vdev of {pool}: {fewer} or {more} would be, or \
+         say pool="
+    )]
+    NoMultiple {
+        /// How many drives it was to have.
+        drives: u64,
+        /// Drives of a vdev.
+        width: u64,
+        /// The pool.
+        pool: String,
+        /// The next smaller number that fits.
+        fewer: u64,
+        /// The next larger one.
+        more: u64,
+    },
+    /// A pool of drives that nobody knows.
+    #[error(
+        "no drive here can be in a pool, or its speed is not known: say which, as in drive=PM9A3 or drive=6800M/4G"
+    )]
+    NoDrive,
+    /// Links are changed that are not there.
+    #[error("no link of this machine carries storage: say which, as in nic=2x25g")]
+    NoLink,
+    /// More cards than ports.
+    #[error("cards={cards}: there are {ports} ports only; say nic= too")]
+    TooManyCards {
+        /// The cards.
+        cards: u64,
+        /// The ports.
+        ports: u64,
+    },
+}
 
 /// The machine as it would be.
 #[derive(Clone, Debug)]
@@ -52,12 +143,12 @@ struct Wanted {
 /// The machine with all changes.
 ///
 /// # Errors
-/// A sentence: changes contradict each other, or the machine lacks what they start from.
+/// Changes contradict each other, or the machine lacks what they start from.
 pub(super) fn changed(
     facts: &Facts,
     measured: Option<&Measured>,
     changes: &[Change],
-) -> Result<Changed, String> {
+) -> Result<Changed, Conflict> {
     let wanted = Wanted::of(changes)?;
     let mut changed =
         Changed { facts: facts.clone(), figures: None, measured: true, notes: Vec::new() };
@@ -72,7 +163,7 @@ pub(super) fn changed(
 }
 
 impl Wanted {
-    fn of(changes: &[Change]) -> Result<Self, String> {
+    fn of(changes: &[Change]) -> Result<Self, Conflict> {
         let mut wanted = Self::default();
         for change in changes {
             let twice = match change.clone() {
@@ -91,10 +182,7 @@ impl Wanted {
                 Change::Memory(modules, rate) => wanted.memory.replace((modules, rate)).is_some(),
             };
             if twice {
-                return Err(format!(
-                    "{change}: {}= is said twice, and all changes are of one machine; run the command once for each",
-                    change.name()
-                ));
+                return Err(Conflict::Twice { change: change.to_string(), name: change.name() });
             }
         }
         Ok(wanted)
@@ -117,7 +205,7 @@ impl Wanted {
 }
 
 /// The data vdevs of a pool, and the drives in them.
-fn pool(changed: &mut Changed, wanted: &Wanted) -> Result<(), String> {
+fn pool(changed: &mut Changed, wanted: &Wanted) -> Result<(), Conflict> {
     if !wanted.touches_drives() {
         return Ok(());
     }
@@ -163,62 +251,54 @@ fn data(pool: &Pool) -> impl Iterator<Item = &Vdev> {
 }
 
 /// The pool that is meant.
-fn chosen(facts: &Facts, wanted: &Wanted) -> Result<Option<Pool>, String> {
+fn chosen(facts: &Facts, wanted: &Wanted) -> Result<Option<Pool>, Conflict> {
     let all = || facts.zfs.iter().flat_map(|zfs| &zfs.pools);
     let names = || all().map(|pool| pool.name.as_str()).collect::<Vec<_>>().join(", ");
     if let Some(name) = wanted.pool.as_ref().and_then(|layout| layout.name.as_ref()) {
         let found = all().find(|pool| pool.name == *name).cloned();
         return match found.is_some() || all().next().is_none() {
             true => Ok(found.or_else(|| Some(Pool { name: name.clone(), ..Pool::default() }))),
-            false => Err(format!("there is no pool {name} here; there are: {}", names())),
+            false => Err(Conflict::NoSuchPool { name: name.clone(), there: names() }),
         };
     }
     match served(facts)[..] {
         [] => Ok(None),
         [one] => Ok(Some(one.clone())),
-        _ => Err(format!(
-            "there are several pools ({}): name one of them, as in pool=NAME:4xmirror(2)",
-            names()
-        )),
+        _ => Err(Conflict::SeveralPools { there: names() }),
     }
 }
 
 /// The vdevs that are wanted, or those that are there with another number of drives.
-fn layout(pool: Option<&Pool>, wanted: &Wanted) -> Result<Vec<Group>, String> {
+fn layout(pool: Option<&Pool>, wanted: &Wanted) -> Result<Vec<Group>, Conflict> {
     if let Some(layout) = &wanted.pool {
         let has: u64 = layout.groups.iter().map(|group| group.count * group.width).sum();
         return match wanted.drives.filter(|&drives| drives != has) {
-            Some(drives) => {
-                Err(format!("pool={layout} has {has} drives, and drives={drives} says otherwise"))
-            }
+            Some(drives) => Err(Conflict::OtherCount { layout: layout.to_string(), has, drives }),
             None => Ok(layout.groups.clone()),
         };
     }
     let Some(pool) = pool else {
-        return Err("there is no pool here: say its layout, as in pool=4xmirror(2)".to_owned());
+        return Err(Conflict::NoPool);
     };
     let present: Option<Vec<Group>> = data(pool).map(Group::of).collect();
     let present = present.filter(|groups| !groups.is_empty());
     let Some(present) = present else {
-        return Err(format!("the layout of {} is not known: say pool=", pool.name));
+        return Err(Conflict::UnknownLayout { pool: pool.name.clone() });
     };
     let Some(drives) = wanted.drives else { return Ok(present) };
     let one = present[0];
     if present.iter().any(|group| *group != one) {
-        let name = &pool.name;
-        return Err(format!(
-            "the vdevs of {name} differ, so drives={drives} does not say which: say pool="
-        ));
+        return Err(Conflict::VdevsDiffer { pool: pool.name.clone(), drives });
     }
     if drives % one.width != 0 {
         let fewer = drives / one.width * one.width;
-        return Err(format!(
-            "drives={drives} is no multiple of {}, the drives of a vdev of {}: {} or {} would be, or say pool=",
-            one.width,
-            pool.name,
-            fewer.max(one.width),
-            fewer + one.width,
-        ));
+        return Err(Conflict::NoMultiple {
+            drives,
+            width: one.width,
+            pool: pool.name.clone(),
+            fewer: fewer.max(one.width),
+            more: fewer + one.width,
+        });
     }
     Ok(vec![Group { count: drives / one.width, ..one }])
 }
@@ -258,16 +338,14 @@ fn usable_of(pool: Option<&Pool>) -> Option<u64> {
 }
 
 /// The drive that stands for all of the pool: as the slowest that is there, with what is wanted of it.
-fn drive(changed: &mut Changed, pool: Option<&Pool>, wanted: &Wanted) -> Result<Drive, String> {
+fn drive(changed: &mut Changed, pool: Option<&Pool>, wanted: &Wanted) -> Result<Drive, Conflict> {
     let facts = &changed.facts;
     let like = slowest(facts, pool);
     let mut drive = match (&like, &wanted.drive) {
         (Some(like), _) => Drive { name: format!("like {}", like.name), ..like.clone() },
         (None, Some(_)) => Drive { rotational: Some(false), ..Drive::default() },
         (None, None) => {
-            return Err("no drive here can be in a pool, or its speed is not known: say which, as in drive=PM9A3 or \
-                        drive=6800M/4G"
-                .to_owned());
+            return Err(Conflict::NoDrive);
         }
     };
     match &wanted.drive {
@@ -351,7 +429,7 @@ fn linked(like: Option<&Pcie>, lanes: Lanes, address: &str) -> Pcie {
 }
 
 /// The links that carry storage, and their cards.
-fn links(changed: &mut Changed, wanted: &Wanted) -> Result<(), String> {
+fn links(changed: &mut Changed, wanted: &Wanted) -> Result<(), Conflict> {
     if !wanted.touches_links() {
         return Ok(());
     }
@@ -363,9 +441,7 @@ fn links(changed: &mut Changed, wanted: &Wanted) -> Result<(), String> {
             (0..count).map(|number| port(number, mbit, first.as_ref())).collect()
         }
         None if present.is_empty() => {
-            return Err(
-                "no link of this machine carries storage: say which, as in nic=2x25g".to_owned()
-            );
+            return Err(Conflict::NoLink);
         }
         None => present,
     };
@@ -451,10 +527,10 @@ fn slots(
     ports: &[Nic],
     wanted: &Wanted,
     first: Option<&Nic>,
-) -> Result<Vec<Option<Pcie>>, String> {
+) -> Result<Vec<Option<Pcie>>, Conflict> {
     let count = ports.len() as u64;
     if let Some(cards) = wanted.cards.filter(|&cards| cards > count) {
-        return Err(format!("cards={cards}: there are {count} ports only; say nic= too"));
+        return Err(Conflict::TooManyCards { cards, ports: count });
     }
     if wanted.nic.is_none() && wanted.cards.is_none() {
         let slot = |nic: &Nic| match (wanted.pcie, &nic.pcie) {

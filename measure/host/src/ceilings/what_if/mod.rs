@@ -14,6 +14,7 @@ pub use compare::{Comparison, Range, Row, Uncertainty};
 pub use grammar::{
     Change, Group, Lanes, Layout, Measure, Mistake, Model, Paths, Transport, VdevKind,
 };
+pub use machine::Conflict;
 pub use page::page;
 
 use super::{Ceilings, Measured, network};
@@ -39,12 +40,12 @@ pub struct Answer {
 /// Compares the machine with the changed one; all changes are of one machine.
 ///
 /// # Errors
-/// A sentence: changes contradict each other, or the machine lacks what they start from.
+/// Changes contradict each other, or the machine lacks what they start from.
 pub fn what_if(
     facts: &Facts,
     measured: Option<&Measured>,
     changes: &[Change],
-) -> Result<Answer, String> {
+) -> Result<Answer, Conflict> {
     let changed = machine::changed(facts, measured, changes)?;
     let pair = compare::Pair::new(facts, measured, &changed);
     Ok(Answer {

@@ -127,7 +127,7 @@ fn contradictions_get_a_sentence() {
         (&two, &["drives=4"], "say its layout"),
         (&two, &["mtu=9000"], "say which, as in nic="),
     ] {
-        let error = what_if(facts, None, &changes(words)).expect_err("it contradicts");
+        let error = what_if(facts, None, &changes(words)).expect_err("it contradicts").to_string();
         assert!(error.contains(says) && error.lines().count() == 1, "{error}");
     }
 }
