@@ -9,6 +9,9 @@ use std::path::Path;
 
 use anyhow::{Result, bail};
 
+use crate::control::Layout;
+use crate::users;
+
 /// Others may write.
 const LOOSE: u32 = 0o022;
 
@@ -20,12 +23,32 @@ pub fn configuration(path: &Path, found: &Metadata) -> Result<()> {
     check(path, "the configuration", found, &[0, user()])
 }
 
+/// Whose server a check of a configuration file speaks for: this user's, or, as root looks at the file of another user
+/// without serving it, that user's.
+///
+/// # Errors
+/// As [`configuration`], but that root may read what is anybody's.
+pub fn checked(path: &Path, found: &Metadata) -> Result<u32> {
+    let as_user = if user() == 0 { found.uid() } else { user() };
+    check(path, "the configuration", found, &[0, as_user])?;
+    Ok(as_user)
+}
+
 /// Refuses a data directory that is not this user's, or that others may write.
 ///
 /// # Errors
 /// A sentence with the next step.
 pub fn data(path: &Path, found: &Metadata) -> Result<()> {
-    check(path, "the data directory", found, &[user()])
+    data_of(path, found, user())
+}
+
+/// The same for the server of another user. A file of root's may be for any user's.
+///
+/// # Errors
+/// A sentence with the next step.
+pub fn data_of(path: &Path, found: &Metadata, owner: u32) -> Result<()> {
+    let whose = if owner == 0 && user() == 0 { found.uid() } else { owner };
+    check(path, "the data directory", found, &[whose])
 }
 
 fn user() -> u32 {
@@ -33,18 +56,36 @@ fn user() -> u32 {
 }
 
 fn check(path: &Path, what: &str, found: &Metadata, owners: &[u32]) -> Result<()> {
-    let (name, owner, mode) = (path.display(), found.uid(), found.mode() & 0o7777);
-    if !owners.contains(&owner) {
-        let user = user();
-        bail!(
-            "{name}: {what} belongs to user {owner}, and lunet runs as user {user}: run lunet as \
-             user {owner}, or `chown {user} {name}`"
-        );
+    let (name, mode) = (path.display(), found.mode() & 0o7777);
+    if !owners.contains(&found.uid()) {
+        let (owner, user) = (named(found.uid()), named(user()));
+        let step = step(path, found.uid());
+        bail!("{name}: {what} belongs to user {owner}, and this lunet runs as {user}: {step}");
     }
     if mode & LOOSE != 0 {
         bail!("{name}: other users may write {what} (mode {mode:04o}): `chmod go-w {name}`");
     }
     Ok(())
+}
+
+/// What to do about a file of another user. What is the machine's service's stays so.
+fn step(path: &Path, owner: u32) -> String {
+    let name = users::name(owner).unwrap_or_else(|| format!("'#{owner}'"));
+    let as_owner = format!("run it as that user (`sudo -u {name} lunet ...`)");
+    match is_of_service(path) {
+        true => format!("{as_owner}, or start the service with `systemctl start lunet`"),
+        false => format!("{as_owner}, or `chown {} {}`", user(), path.display()),
+    }
+}
+/// Whether a path is one of the machine's service's.
+pub fn is_of_service(path: &Path) -> bool {
+    let service = Layout::of_service(|_| None);
+    path == service.config || path.starts_with(service.data)
+}
+
+/// A user by number, and by name if there is one.
+fn named(uid: u32) -> String {
+    users::name(uid).map_or_else(|| uid.to_string(), |name| format!("{name} ({uid})"))
 }
 
 #[cfg(test)]
@@ -72,5 +113,14 @@ mod tests {
         let found = dir.path().metadata().unwrap();
         let error = check(dir.path(), "it", &found, &[user().wrapping_add(1)]).unwrap_err();
         assert!(error.to_string().contains("belongs to user"), "{error}");
+        assert!(error.to_string().contains("`chown "), "{error}");
+    }
+
+    #[test]
+    fn what_is_the_services_is_not_to_be_given_away() {
+        let told = step(Path::new("/etc/lunet/lunet.toml"), u32::MAX - 7);
+        assert!(told.contains("`sudo -u '#4294967288' lunet ...`"), "{told}");
+        assert!(told.contains("`systemctl start lunet`") && !told.contains("chown"), "{told}");
+        assert!(step(Path::new("/home/a/lunet.toml"), 0).contains("`sudo -u root lunet ...`"));
     }
 }

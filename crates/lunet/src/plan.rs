@@ -124,21 +124,25 @@ impl Wrong {
     }
 }
 
-/// Reads a configuration file as a start does: what this refuses, `lunet serve --config` refuses too. Opens no
-/// storage.
+/// Reads a configuration file as a start does: what this refuses, `lunet serve --config` refuses too, where it is
+/// started by the user whose file it is. Root may check the file of another user. Opens no storage.
 ///
 /// # Errors
 /// The file cannot be read, is not to be trusted, or has mistakes ([`Wrong`]); a secret cannot be read; a volume cannot
 /// be opened, as far as that can be told.
 pub fn read_config(path: &Path) -> Result<Config> {
-    let text = read_own(path)?;
+    let mut owner = 0;
+    let text = read(path, |file| {
+        owner = owned::checked(path, &file.metadata()?)?;
+        Ok(())
+    })?;
     let config = check(path, &text)?;
     let plan = of_text(&Options::default(), path, text)?;
     let data = config.server.data.is_some();
     if data {
         drop(belongs::check(&plan)?);
     }
-    serve::foresee(&plan, data)?;
+    serve::foresee(&plan, data.then_some(owner))?;
     Ok(config)
 }
 
@@ -166,6 +170,14 @@ fn read(path: &Path, check: impl FnOnce(&fs::File) -> Result<()>) -> Result<Zero
     match read {
         Err(error) if error.kind() == io::ErrorKind::InvalidData => {
             bail!("{name}: the configuration is not UTF-8 text: is it the right file?")
+        }
+        Err(error)
+            if error.kind() == io::ErrorKind::PermissionDenied && owned::is_of_service(path) =>
+        {
+            bail!(
+                "cannot read the configuration {name}: {error}: it is for root and the service's user alone. Members \
+                 of the groups of [control] ask the running lunet: `lunet config show`, `lunet config apply --dry-run`"
+            )
         }
         Err(error) => Err(refused("read the configuration", path, &error)),
         Ok(length) if length as u64 > config::MAX_BYTES => {

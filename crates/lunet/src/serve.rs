@@ -263,10 +263,10 @@ pub fn check_tls(config: &Config) -> Result<()> {
 }
 
 /// Says what of a plan ends the start, as far as that can be told without opening anything. The data directory is
-/// looked at if it is the one that will be used.
-pub(crate) fn foresee(plan: &Plan, data: bool) -> Result<()> {
-    if let (true, Ok(found)) = (data, plan.data.metadata()) {
-        owned::data(&plan.data, &found)?;
+/// looked at if it is the one that will be used, by a server of the user `data`.
+pub(crate) fn foresee(plan: &Plan, data: Option<u32>) -> Result<()> {
+    if let (Some(user), Ok(found)) = (data, plan.data.metadata()) {
+        owned::data_of(&plan.data, &found, user)?;
     }
     for volume in &plan.config.volumes {
         // One that was there before ends no start: it is not served.
