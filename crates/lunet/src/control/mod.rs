@@ -69,6 +69,12 @@ pub enum Error {
     )]
     NowhereRunning { places: Vec<PathBuf> },
     #[error(
+        "no lunet seems to run: nothing listens at {}, and this user may not look into {}: start the service with \
+         `systemctl start lunet`, or, if one runs with that data directory alone, run this as its user or root",
+        listed(.places), listed(.closed)
+    )]
+    NowhereSeen { places: Vec<PathBuf>, closed: Vec<PathBuf> },
+    #[error(
         "{path}: permission denied: only the user that runs lunet, root, and members of the groups that `[control]` of \
          its configuration names may ask it: run this as one of them, or with sudo"
     )]

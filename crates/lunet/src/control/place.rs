@@ -87,17 +87,46 @@ pub fn find(
 
 /// The first of the sockets that somebody listens on.
 fn running(places: Vec<PathBuf>) -> Result<PathBuf, Error> {
-    match places.iter().find(|path| is_live(path)) {
-        Some(path) => Ok(path.clone()),
-        None => Err(Error::NowhereRunning { places }),
-    }
+    found(places, look)
 }
 
-/// True if somebody listens there, even if not for us.
-fn is_live(path: &Path) -> bool {
+fn found(places: Vec<PathBuf>, look: impl Fn(&Path) -> Seen) -> Result<PathBuf, Error> {
+    let mut closed = Vec::new();
+    for place in &places {
+        match look(place) {
+            Seen::Live => return Ok(place.clone()),
+            Seen::Closed => closed.push(place.parent().unwrap_or(place).to_owned()),
+            Seen::Nothing => {}
+        }
+    }
+    if closed.is_empty() {
+        return Err(Error::NowhereRunning { places });
+    }
+    let open =
+        |place: &PathBuf| !place.parent().is_some_and(|of| closed.iter().any(|one| one == of));
+    let places = places.iter().filter(|place| open(place)).cloned().collect();
+    Err(Error::NowhereSeen { places, closed })
+}
+
+/// What there is in a place where a server may have its socket.
+enum Seen {
+    /// Somebody listens there, even if not for us.
+    Live,
+    /// That cannot be told: its directory is for others alone.
+    Closed,
+    /// Nobody.
+    Nothing,
+}
+
+fn look(path: &Path) -> Seen {
     match UnixStream::connect(path) {
-        Ok(_) => true,
-        Err(error) => error.kind() == ErrorKind::PermissionDenied,
+        Ok(_) => Seen::Live,
+        // Of the socket, or of the directory that it would be in.
+        Err(error) if error.kind() == ErrorKind::PermissionDenied => match path.metadata() {
+            Ok(_) => Seen::Live,
+            Err(_) => Seen::Closed,
+        },
+        Err(_) => Seen::Nothing,
     }
 }
 
@@ -147,5 +176,22 @@ mod tests {
         let _second = UnixListener::bind(&places[1]).unwrap();
         let _third = UnixListener::bind(&places[2]).unwrap();
         assert_eq!(running(places.clone()).unwrap(), places[1]);
+    }
+
+    #[test]
+    fn a_directory_of_others_is_no_running_server() {
+        let places = || SYSTEM.map(PathBuf::from).to_vec();
+        let look =
+            |path: &Path| if path == Path::new(SYSTEM[1]) { Seen::Closed } else { Seen::Nothing };
+        let error = found(places(), look).unwrap_err().to_string();
+        for words in ["no lunet seems to run", "nothing listens at /run/lunet/lunet.sock,"] {
+            assert!(error.contains(words), "{error}");
+        }
+        assert!(error.contains("look into /var/lib/lunet: start"), "{error}");
+        assert!(error.contains("`systemctl start lunet`"), "{error}");
+        // One that listens behind it is asked.
+        let look =
+            |path: &Path| if path == Path::new(SYSTEM[1]) { Seen::Live } else { Seen::Closed };
+        assert_eq!(found(places(), look).unwrap(), Path::new(SYSTEM[1]));
     }
 }
