@@ -18,7 +18,7 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::net::UnixStream;
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
-use std::process::{Command, Stdio};
+use std::process::Command;
 use std::sync::{Mutex, OnceLock, PoisonError};
 use std::time::Duration;
 
@@ -36,6 +36,9 @@ pub use self::process::run;
 
 /// The command that processes of the server are started with: this program, even if another one has taken its place since.
 pub const PROGRAM: &str = "/proc/self/exe";
+
+/// Where what is written is gone.
+const NOTHING: &str = "/dev/null";
 
 /// The hidden command of the helper.
 pub const COMMAND: &str = "serve-helper";
@@ -90,11 +93,15 @@ static HELPER: OnceLock<Helper> = OnceLock::new();
 /// The process cannot be started.
 pub fn start(user: Option<(u32, u32)>) -> Result<()> {
     let (here, there) = UnixStream::pair()?;
+    // Opened here, for that the error names it: of a process that cannot be started it would name the program.
+    let nothing = File::options().write(true).open(NOTHING).with_context(|| {
+        format!("cannot open {NOTHING}: it is to be a device that everybody may read and write: `ls -l {NOTHING}`")
+    })?;
     let child = Command::new(PROGRAM)
         .arg0("lunet")
         .arg(COMMAND)
         .stdin(OwnedFd::from(there))
-        .stdout(Stdio::null())
+        .stdout(nothing)
         .spawn()
         .with_context(|| format!("cannot start the helper process, {PROGRAM}"))?;
     talk::send(&here, &Setup { user })?;
@@ -226,7 +233,7 @@ pub(crate) fn stdin() -> io::Result<UnixStream> {
     let stream = UnixStream::from(io::stdin().as_fd().try_clone_to_owned()?);
     stream.peer_addr()?;
     // What this process starts has nothing to say there.
-    rustix::stdio::dup2_stdin(File::open("/dev/null")?)?;
+    rustix::stdio::dup2_stdin(File::open(NOTHING)?)?;
     // What a terminal has to say is for the server.
     rustix::process::setsid()?;
     Ok(stream)
