@@ -6,8 +6,9 @@ use std::io::{ErrorKind, Write};
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode};
+use std::time::{SystemTime, UNIX_EPOCH};
 
-use anyhow::{Context, Result, bail};
+use anyhow::{Context, Result, anyhow, bail};
 use clap::Args;
 use lunet::config::MAX_BYTES;
 use lunet::control::{Client, Layout};
@@ -16,7 +17,7 @@ use lunet_host::capture::capture;
 use lunet_host::doctor::{self, Checks};
 use lunet_host::facts::facts;
 use lunet_host::rules::Loader;
-use lunet_host::source::{Live, MASK, Source, masked};
+use lunet_host::source::{Live, MASK, masked};
 use lunet_os::fs::read_text;
 use serde::Serialize;
 
@@ -48,26 +49,39 @@ struct Member {
     name: &'static str,
     what: &'static str,
     text: String,
+    /// Why it is not what it should be.
+    missing: Option<String>,
+}
+
+impl Member {
+    fn new(name: &'static str, what: &'static str, text: Result<String>) -> Self {
+        match text {
+            Ok(text) => Self { name, what, text, missing: None },
+            // What there is not is said, so that nobody looks for it.
+            Err(error) => {
+                let why = units::plain(&format!("{error:#}"));
+                Self { name, what, text: format!("not there: {why}\n"), missing: Some(why) }
+            }
+        }
+    }
 }
 
 pub fn run(options: &Support) -> Result<ExitCode> {
-    let now = Live.now().and_then(|now| u64::try_from(now).ok()).unwrap_or_default();
+    // Of this process's clock: no command has to run for it.
+    let now = SystemTime::now().duration_since(UNIX_EPOCH).context("this machine's clock")?;
+    let now = now.as_secs();
     let client = options.place.client();
     let mut members = Vec::new();
-    let mut add = |name, what, text: Result<String>| {
-        // What there is not is said, so that nobody looks for it.
-        let text = text.unwrap_or_else(|error| format!("not there: {error:#}\n"));
-        members.push(Member { name, what, text });
-    };
+    let mut add = |name, what, text| members.push(Member::new(name, what, text));
     add("version.json", "version and build", Ok(format!("{:#}\n", version::about())));
     let mut named = BTreeSet::from([Layout::of_service(|_| None).config]);
     named.extend(options.config.clone());
     match &client {
         Ok(client) => {
-            if let Ok(shown) = client.config() {
-                named.insert(PathBuf::from(&shown.file));
-                add("lunet.toml", "configuration, without secrets", Ok(masked(&shown.text)));
-            }
+            let shown = client.config();
+            named.extend(shown.iter().map(|shown| PathBuf::from(&shown.file)));
+            let shown = shown.map(|shown| masked(&shown.text)).map_err(Into::into);
+            add("lunet.toml", "configuration, without secrets", shown);
             add("stats.json", "statistics", json(client.stats()));
             add("verdict.txt", "what binds the server now", verdict(client));
             add("sessions.json", "sessions", json(client.sessions()));
@@ -76,7 +90,8 @@ pub fn run(options: &Support) -> Result<ExitCode> {
             add("portals.json", "portals", json(client.portals()));
         }
         Err(error) => {
-            add("server.txt", "why no running lunet was asked", Ok(format!("{error:#}\n")))
+            let why = Err(anyhow!("{error:#}"));
+            add("server.txt", "configuration, statistics, sessions and volumes of a lunet", why);
         }
     }
     let found = facts(&Live);
@@ -91,10 +106,20 @@ pub fn run(options: &Support) -> Result<ExitCode> {
     for member in &mut members {
         member.text = without(&member.text, &secrets);
     }
+    let missing = missing(&members);
+    if !missing.is_empty() {
+        members.push(Member::new("missing.txt", "what is missing, and why", Ok(missing)));
+    }
     let default = || {
         PathBuf::from(format!("lunet-support-{}.tar", units::date(now).replace([' ', ':'], "-")))
     };
     write(&options.file.clone().unwrap_or_else(default), &members, now)
+}
+
+/// What is not there, a line for each.
+fn missing(members: &[Member]) -> String {
+    let line = |one: &Member| Some(format!("{:<14} {}\n", one.name, one.missing.as_ref()?));
+    members.iter().filter_map(line).collect()
 }
 
 fn json<T: Serialize>(answer: Result<T, lunet::control::Error>) -> Result<String> {
@@ -113,7 +138,15 @@ fn log(unit: &str) -> Result<String> {
         .args(["--no-pager", "--output=short-iso", "--lines", LINES, "--unit", unit])
         .output()
         .context("journalctl")?;
-    Ok(masked(&String::from_utf8_lossy(&output.stdout)))
+    let lines = String::from_utf8_lossy(&output.stdout);
+    if lines.lines().all(|line| line.is_empty() || line.starts_with("-- No entries")) {
+        let why = String::from_utf8_lossy(&output.stderr);
+        bail!(
+            "there are no lines of {unit} that this user may read: run this as root. {}",
+            why.trim()
+        );
+    }
+    Ok(masked(&lines))
 }
 
 /// The secrets in these configurations, and in the files that they name, as far as this user may read them.
@@ -170,13 +203,20 @@ fn write(path: &Path, members: &[Member], time: u64) -> Result<ExitCode> {
         Err(error) if error.kind() == ErrorKind::AlreadyExists => {
             bail!("{name} already exists: name another file, or remove it")
         }
-        other => other.with_context(|| format!("cannot write {name}"))?,
+        other => other.with_context(|| {
+            format!("cannot write {name} (name a file in a folder that you may write, such as /tmp/lunet-support.tar)")
+        })?,
     }
     let mut out =
         format!("wrote {name}, for you to look at and to send; nothing was sent. It has:\n");
-    for Member { name, what, text } in members {
+    for Member { name, what, text, .. } in members.iter().filter(|one| one.missing.is_none()) {
         let size = units::size(text.len() as u64);
         out.push_str(&format!("  {name:<14} {size:>10}  {what}\n"));
+    }
+    let missing = missing(members);
+    if !missing.is_empty() {
+        out.push_str("It has not:\n");
+        missing.lines().for_each(|line| out.push_str(&format!("  {line}\n")));
     }
     out.push_str(
         "Passwords, secrets, keys and serial numbers are masked (***). Names and addresses of machines, initiators and \
