@@ -1,10 +1,14 @@
 //! Who listens where we want to.
 
 use std::fs;
-use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, TcpListener};
 use std::path::Path;
 
+use crate::config::CONTROL_PORT;
 use crate::helper;
+
+/// How many ports are tried.
+const MOST_PORTS: u16 = 64;
 
 /// What to say when an address is in use: who has it, as far as we may know, and what to do.
 /// `file` is the configuration that asks for the address, if one does; else `option` of `lunet serve` names another one.
@@ -37,14 +41,53 @@ fn sentence(address: SocketAddr, who: Option<&str>, file: Option<&Path>, option:
     let elsewhere = match file {
         Some(file) => format!("change [[portal]] in {}", file.display()),
         None => {
-            let port = address.port().checked_add(1).unwrap_or(0);
-            format!(
-                "take another port: `lunet serve {option} {}`",
-                SocketAddr::new(address.ip(), port)
-            )
+            let free = SocketAddr::new(address.ip(), free_port(address));
+            let words: Vec<String> = std::env::args_os()
+                .skip(1)
+                .map(|word| word.to_string_lossy().into_owned())
+                .collect();
+            format!("take another port: `lunet {}`", again(&words, option, free))
         }
     };
     format!("cannot listen on {address}: {who} listens there already: {stop}, or {elsewhere}")
+}
+
+/// A port that is free now, behind the one that is not and those that lunet takes itself.
+fn free_port(address: SocketAddr) -> u16 {
+    let is_free = |port: &u16| {
+        *port != CONTROL_PORT && TcpListener::bind(SocketAddr::new(address.ip(), *port)).is_ok()
+    };
+    let next = address.port().saturating_add(1);
+    // 0: the kernel chooses one.
+    (next..=next.saturating_add(MOST_PORTS)).find(is_free).unwrap_or(0)
+}
+
+/// The words of this command with another value of an option, as a shell reads them.
+fn again(words: &[String], option: &str, address: SocketAddr) -> String {
+    let mut out: Vec<String> = Vec::new();
+    let mut words = words.iter();
+    if !words.as_slice().first().is_some_and(|word| word == "serve") {
+        // Not from the command line.
+        return format!("serve {option} {address}");
+    }
+    while let Some(word) = words.next() {
+        match word.split_once('=') {
+            Some((name, _)) if name == option => {}
+            None if word == option => drop(words.next()),
+            _ => out.push(quoted(word)),
+        }
+    }
+    out.push(format!("{option} {address}"));
+    out.join(" ")
+}
+
+/// A word as a shell reads it.
+fn quoted(word: &str) -> String {
+    let is_plain = |c: char| c.is_alphanumeric() || "-_./:=@,+%[]".contains(c);
+    match !word.is_empty() && word.chars().all(is_plain) {
+        true => word.to_owned(),
+        false => format!("'{}'", word.replace('\'', "'\\''")),
+    }
 }
 
 /// Who it is, and what to do about that.
@@ -131,6 +174,24 @@ mod tests {
         let unknown = sentence("[::1]:65535".parse().unwrap(), None, None, "--listen-nvme");
         assert!(unknown.contains("another program listens there") && unknown.contains("ss -ltnp"));
         assert!(unknown.ends_with("`lunet serve --listen-nvme [::1]:0`"), "{unknown}");
+    }
+
+    #[test]
+    fn the_command_is_proposed_as_it_was_with_a_port_that_is_free() {
+        let taken = TcpListener::bind("127.0.0.1:0").unwrap();
+        let address = taken.local_addr().unwrap();
+        let port = free_port(address);
+        assert!(port == 0 || port > address.port());
+        assert_ne!(free_port("127.0.0.1:3260".parse().unwrap()), CONTROL_PORT);
+        let told = |words: &[&str]| {
+            let words: Vec<String> = words.iter().map(ToString::to_string).collect();
+            again(&words, "--listen", "127.0.0.1:3262".parse().unwrap())
+        };
+        assert_eq!(told(&["serve"]), "serve --listen 127.0.0.1:3262");
+        let options = ["serve", "--listen", "127.0.0.1:1", "--data", "a b", "--open"];
+        assert_eq!(told(&options), "serve --data 'a b' --open --listen 127.0.0.1:3262");
+        let joined = told(&["serve", "--listen=127.0.0.1:1", "--listen-nvme=[::1]:1"]);
+        assert_eq!(joined, "serve --listen-nvme=[::1]:1 --listen 127.0.0.1:3262");
     }
 
     #[test]
