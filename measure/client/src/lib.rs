@@ -63,3 +63,12 @@ pub use workload::{
     BlockSize, MAX_BLOCK, MAX_DEPTH, MAX_JOBS, MAX_KEPT_BLOCK, OnError, Order, Plan, Rate,
     ReadData, Verify, Workload,
 };
+
+/// What to do where no packet comes to a machine at all.
+fn route(kind: std::io::ErrorKind) -> Option<&'static str> {
+    use std::io::ErrorKind::{HostUnreachable, NetworkUnreachable};
+    let is_out_of_reach = matches!(kind, HostUnreachable | NetworkUnreachable);
+    is_out_of_reach.then_some(
+        "there is no route to it: check the address, and `ip route get ADDRESS` on this machine",
+    )
+}

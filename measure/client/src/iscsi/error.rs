@@ -23,7 +23,10 @@ pub enum Error {
         source: io::Error,
     },
     /// Nothing answers there.
-    #[error("no connection to {address} ({source}): check that the target runs and listens there")]
+    #[error(
+        "no connection to {address} ({source}): {step}",
+        step = crate::route(source.kind()).unwrap_or("check that the target runs and listens there")
+    )]
     Connect {
         /// Where it was tried.
         address: SocketAddr,
@@ -54,6 +57,18 @@ pub enum Error {
     /// The target refused the login.
     #[error("the target refused the login: {0}")]
     Refused(String),
+    /// The target refused the login with status 0203h: it is not there, or, as one who may not come has to believe, not for
+    /// this initiator.
+    #[error(
+        "the target refused the login: there is no target of this name, or none for {initiator}; a discovery lists those \
+         that there are, and on a lunet `lunet target allow {target} {initiator}` lets it in"
+    )]
+    NoTarget {
+        /// The target's name.
+        target: String,
+        /// The name that this side logged in with.
+        initiator: String,
+    },
     /// The target has to prove who it is, and a secret is missing.
     #[error(
         "a target that has to prove who it is (target_user) wants both secrets: USER%SECRET@ in \
@@ -86,6 +101,9 @@ pub enum Error {
     /// The address names no LUN, and there is none or many.
     #[error("the address names no LUN, and this target has {}: add /LUN to it", numbers(.0))]
     ManyLuns(Vec<u16>),
+    /// The target has no such logical unit, but these.
+    #[error("there is no LUN {0}; there are {list}", list = numbers(.1))]
+    NoLun(u16, Vec<u16>),
     /// The logical unit is no disk.
     #[error("LUN {0} is not a disk, or there is no such LUN")]
     NoDisk(u16),
@@ -118,6 +136,10 @@ impl From<ConnectError> for Error {
 impl From<ProtocolError> for Error {
     fn from(error: ProtocolError) -> Self {
         match error {
+            // Who has logged in says the names.
+            ProtocolError::LoginRefused { status: NO_TARGET, .. } => {
+                Self::NoTarget { target: "TARGET".into(), initiator: "INITIATOR".into() }
+            }
             ProtocolError::LoginRefused { status, .. } => Self::Refused(refusal(status)),
             ProtocolError::Authentication(method) => Self::Refused(format!(
                 "it wants the authentication method '{method}'; for CHAP, write USER%SECRET@ in \
@@ -135,13 +157,15 @@ impl From<ProtocolError> for Error {
     }
 }
 
+/// Status-Class and Status-Detail "target not found" (RFC 7143 section 11.13.5).
+const NO_TARGET: u16 = 0x0203;
+
 /// Status-Class and Status-Detail in words (RFC 7143 section 11.13.5).
 fn refusal(status: u16) -> String {
     let known = match status {
         0x0101 | 0x0102 => "it has moved to another address, and that leads in a circle",
         0x0201 => "wrong CHAP name or secret, or none where one is wanted (USER%SECRET@HOST)",
         0x0202 => "this initiator's name is not on its list; allow it there, or use another name",
-        0x0203 => "there is no target of this name; a discovery lists those that there are",
         0x0204 => "the target was removed",
         0x0206 => "it takes no more connections of this session",
         0x0207 => "a key that it wants is missing",

@@ -108,6 +108,13 @@ impl<R: AsMut<[u8]>, W: AsRef<[u8]>> Link<R, W> {
                     let is_nvme = crate::nvme::answers(&place.0, place.1, login.patience);
                     return Err(if is_nvme { Error::Nvme } else { Error::Stranger });
                 }
+                Err(Error::NoTarget { .. }) => {
+                    let target = name.unwrap_or_default().to_owned();
+                    return Err(Error::NoTarget {
+                        target,
+                        initiator: login.initiator_name.clone(),
+                    });
+                }
                 other => return other,
             }
         }

@@ -98,8 +98,13 @@ pub(super) fn reach(target: &Target, login: &Login) -> Result<(Link, LogicalUnit
             ref luns => return Err(Error::ManyLuns(luns.to_vec())),
         },
     };
-    let unit = look(&mut link, name, lun)?;
-    Ok((link, unit))
+    match look(&mut link, name, lun) {
+        Err(Error::NoDisk(lun)) => match link.luns(MOST_LUNS) {
+            Ok(luns) if !luns.contains(&lun) => Err(Error::NoLun(lun, luns)),
+            _ => Err(Error::NoDisk(lun)),
+        },
+        looked => Ok((link, looked?)),
+    }
 }
 
 fn name(target: &Target, login: &Login) -> Result<String, Error> {

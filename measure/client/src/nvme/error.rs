@@ -27,8 +27,9 @@ pub enum Error {
     },
     /// Nothing answers there.
     #[error(
-        "no connection to {address} ({source}): check that the target runs and listens for NVMe \
-         over TCP there"
+        "no connection to {address} ({source}): {step}",
+        step = crate::route(source.kind())
+            .unwrap_or("check that the target runs and listens for NVMe over TCP there")
     )]
     Connect {
         /// Where it was tried.

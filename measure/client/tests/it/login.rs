@@ -40,9 +40,12 @@ fn what_is_not_named_is_chosen_where_there_is_one() {
     assert_eq!(ask(&format!("/{OTHER}")).expect("one disk").bytes(), 8 << 20);
     assert!(matches!(ask(&format!("/{NAME}")), Err(Error::ManyLuns(luns)) if luns == [0, 1]));
     assert!(matches!(ask(""), Err(Error::ManyTargets(names)) if names.len() == 2));
-    assert!(matches!(ask(&format!("/{NAME}/7")), Err(Error::NoDisk(7))));
+    assert!(matches!(ask(&format!("/{NAME}/7")), Err(Error::NoLun(7, luns)) if luns == [0, 1]));
     let error = ask("/iqn.2026-11.local.lunet:none/0").expect_err("no such target");
     assert!(error.to_string().contains("no target of this name"), "{error}");
+    let allow =
+        format!("`lunet target allow iqn.2026-11.local.lunet:none {}`", login.initiator_name);
+    assert!(error.to_string().contains(&allow), "{error}");
 }
 
 #[test]
