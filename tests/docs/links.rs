@@ -3,6 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::path::{Path, PathBuf};
+use std::process::Command;
 
 use super::{files_below, manual, root};
 
@@ -125,21 +126,47 @@ fn what_pages_refer_to_exists() {
     assert!(seen > 400, "only {seen} references were found");
 }
 
+/// What a package installs beside the site has no dead link: people open it where there is no repository.
+#[test]
+fn pages_that_are_installed_refer_to_what_is_installed() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let script = root().join("packaging/docs");
+    let done = Command::new(script).arg(folder.path()).status().expect("packaging/docs runs");
+    assert!(done.success(), "{done}");
+    let mut installed = files_below(vec![folder.path().to_owned()]);
+    installed.retain(|page| page.extension().is_some_and(|extension| extension == "md"));
+    let (mut wrong, mut seen) = (Vec::new(), 0);
+    for page in installed.iter().filter(|page| !page.ends_with("CHANGELOG.md")) {
+        let text = fs::read_to_string(page).expect("a page");
+        for link in prose(&text).flat_map(links) {
+            let file = link.split('#').next().unwrap_or_default();
+            seen += 1;
+            if !page.parent().expect("a folder").join(file).exists() {
+                wrong.push(format!("{}: {link}: is not installed", page.display()));
+            }
+        }
+    }
+    assert!(wrong.is_empty(), "{}", wrong.join("\n"));
+    assert!(seen > 200, "only {seen} links were found");
+}
+
 #[test]
 fn the_table_of_contents_has_every_page_once() {
     let wrong = contents(&root());
     assert!(wrong.is_empty(), "{}", wrong.join("\n"));
 }
 
-/// The README has as many checks of the doctor as its page, which a test of the doctor writes.
+/// The README and the guide have as many checks of the doctor as its page, which a test of the doctor writes.
 #[test]
-fn the_readme_counts_the_checks_of_the_doctor() {
+fn pages_count_the_checks_of_the_doctor() {
     let read = |name: &str| fs::read_to_string(root().join(name)).expect("a page");
     let (page, readme) = (read("docs/doctor.md"), read("README.md"));
     let numbers = page.lines().find(|line| line.contains(" planted faults, "));
     let count = numbers.and_then(|line| line.split(" checks, ").next()).expect("the numbers");
     let told = format!("the doctor runs {count} checks");
     assert!(readme.contains(&told), "README.md does not say that {told}");
+    let told = format!("1 finding. {count} checks, ");
+    assert!(read("docs/guide.md").contains(&told), "docs/guide.md does not show {told}");
 }
 
 /// Programs, units and scripts send people to pages that are there.
