@@ -7,7 +7,7 @@ use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::process::ExitCode;
 
-use clap::{Args, Parser, Subcommand};
+use clap::{Args, CommandFactory, Parser, Subcommand};
 use lunet::control::{JOB_VARIABLE, Layout};
 use lunet::{config, log, plan, serve, units};
 use rustix::process::{
@@ -175,7 +175,10 @@ impl Serve {
 
 fn main() -> ExitCode {
     cli::answer_a_shell::<Cli>();
-    let Cli { remote, command } = Cli::parse();
+    let Cli { remote, command } = Cli::try_parse().unwrap_or_else(|error| {
+        let words: Vec<_> = std::env::args_os().collect();
+        cli::advised(error, &words, &Cli::command()).exit()
+    });
     if is_nobodys() {
         return ExitCode::FAILURE;
     }

@@ -10,7 +10,7 @@ use lunet_backends::{OpenError, Storage, VolumeSpec};
 
 use crate::config::{Backend, Volume};
 use crate::live::Open;
-use crate::{failures, record, sandbox, serve};
+use crate::{failures, record, sandbox, serve, users};
 
 /// What to do about storage that lunet has not made or served before.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -68,6 +68,32 @@ impl Kind {
     }
 }
 
+/// What gives this server access to a file.
+fn access(path: &Path) -> String {
+    let user = rustix::process::geteuid().as_raw();
+    let user = users::name(user).unwrap_or_else(|| user.to_string());
+    let homes = ["/home", "/root"];
+    if let Some(home) = homes.into_iter().find(|home| path.starts_with(home)) {
+        return format!(
+            "lunet runs as user {user}, and as the machine's service it reaches nothing below {home}: take another \
+             place, such as /srv/lunet"
+        );
+    }
+    match path.parent().filter(|_| !path.exists()) {
+        // It is to be made: in a folder of root's, such as /srv, there has to be one for it.
+        Some(folder) => {
+            let folder = if folder == Path::new("/srv") { Path::new("/srv/lunet") } else { folder };
+            format!(
+                "lunet runs as user {user}, which needs a folder of its own for it: `install -d -o {user} -m 750 {}`",
+                folder.display()
+            )
+        }
+        None => {
+            format!("lunet runs as user {user}, which needs access to it and to the folders above")
+        }
+    }
+}
+
 impl Failure {
     fn new(config: &Volume, known: bool, error: &OpenError) -> Self {
         let kind = match error {
@@ -84,6 +110,9 @@ impl Failure {
                 "{}: the sandbox does not reach it: add its directory to `paths` of [sandbox] and restart lunet",
                 path.display()
             ),
+            OpenError::Permission { path } => {
+                format!("{}: permission denied: {}", path.display(), access(path))
+            }
             error => error.to_string(),
         };
         Self::of(config, known, kind, text)

@@ -41,10 +41,13 @@ const TIMES: &[(&str, u64)] = &[
 #[expect(missing_docs, reason = "the messages say what is wrong")]
 pub enum Unreadable {
     #[error(
-        "\"{0}\" is not a size: write a number and one of B, KiB, MiB, GiB, TiB, PiB (powers of 1024) or KB, MB, GB, TB, PB \
-         (powers of 1000)"
+        "\"{0}\" is not a size{meant}: write a number and one of B, KiB, MiB, GiB, TiB, PiB (powers of 1024) or KB, MB, GB, TB, PB \
+         (powers of 1000)",
+        meant = meant_size(.0)
     )]
     SizeUnit(String),
+    #[error("\"{0}\" is not a size: sizes are positive")]
+    SizeNegative(String),
     #[error("\"{0}\" is not a size: it must start with a number")]
     SizeNumber(String),
     #[error("\"{0}\" is not a whole number of bytes")]
@@ -74,6 +77,9 @@ impl From<Unreadable> for String {
 /// What is wrong with the text.
 pub fn parse_size(text: &str) -> Result<u64, Unreadable> {
     let (number, unit) = split(text);
+    if text.trim().starts_with('-') {
+        return Err(Unreadable::SizeNegative(text.to_owned()));
+    }
     let factor = if unit.is_empty() { Some(1) } else { lookup(SIZES, unit) };
     let Some(factor) = factor else {
         return Err(Unreadable::SizeUnit(text.to_owned()));
@@ -105,6 +111,13 @@ fn split(text: &str) -> (&str, &str) {
     let text = text.trim();
     let end = text.find(|c: char| !(c.is_ascii_digit() || c == '.')).unwrap_or(text.len());
     (&text[..end], text[end..].trim_start())
+}
+
+/// What a size with a unit in other letters may mean, as a question.
+fn meant_size(text: &str) -> String {
+    let (number, unit) = split(text);
+    let near = SIZES.iter().find(|(name, _)| !number.is_empty() && name.eq_ignore_ascii_case(unit));
+    near.map_or_else(String::new, |(name, _)| format!(" (did you mean {number}{name}?)"))
 }
 
 fn lookup(units: &[(&str, u64)], unit: &str) -> Option<u64> {
@@ -225,6 +238,15 @@ mod tests {
     use proptest::prelude::*;
     use std::fs;
     use std::path::{Path, PathBuf};
+
+    #[test]
+    fn what_was_meant_is_asked() {
+        let told = |text| parse_size(text).unwrap_err().to_string();
+        assert!(told("1Gb").starts_with("\"1Gb\" is not a size (did you mean 1GB?): "));
+        assert!(told("10 gib").contains("(did you mean 10GiB?)"));
+        assert!(told("1x").starts_with("\"1x\" is not a size: "));
+        assert!(told("-5G").ends_with("sizes are positive"));
+    }
 
     #[test]
     fn sizes_are_read_in_binary_and_decimal_units() {

@@ -146,7 +146,14 @@ impl Host {
             return Some("this machine has no RDMA device with an active port".to_owned());
         }
         if !self.has_module(module) {
-            return Some(format!("this machine's kernel has no module {module}"));
+            let package = match self.family {
+                Family::RedHat => "`dnf install kernel-modules` for the kernel that runs",
+                _ => {
+                    "kernels for clouds come without it: the package linux-image-amd64 of Debian, \
+                     linux-modules-extra-$(uname -r) of Ubuntu has it"
+                }
+            };
+            return Some(format!("this machine's kernel has no module {module} ({package})"));
         }
         let (program, package) = match transport.is_nvme() {
             true => ("nvme", "nvme-cli"),

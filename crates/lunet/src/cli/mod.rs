@@ -8,6 +8,7 @@ mod doctor;
 mod generator;
 mod job;
 mod man;
+mod mistyped;
 #[cfg(test)]
 mod pages;
 mod parts;
@@ -40,6 +41,7 @@ pub use config::{ConfigCommand, run as config};
 pub use doctor::{Doctor, run as doctor};
 pub use generator::{Generator, run as generate};
 pub use man::{Man, run as man};
+pub use mistyped::advised;
 pub use parts::run as parts;
 pub use portal::{PortalCommand, run as portal};
 pub use remote::Remote;

@@ -20,7 +20,7 @@ pub enum VolumeCommand {
         /// Name of the volume
         name: String,
         /// Size, such as 10GiB; omit it for an existing file and for a block device
-        #[arg(long, value_name = "SIZE", value_parser = units::parse_size)]
+        #[arg(long, value_name = "SIZE", value_parser = volume_size, allow_hyphen_values = true)]
         size: Option<u64>,
         /// Where the blocks are stored
         #[arg(long, value_enum, default_value_t = Backend::File)]
@@ -52,7 +52,7 @@ pub enum VolumeCommand {
         #[arg(add = complete::volume())]
         name: String,
         /// New size, such as 20GiB
-        #[arg(value_name = "SIZE", value_parser = units::parse_size)]
+        #[arg(value_name = "SIZE", value_parser = volume_size)]
         size: Option<u64>,
         #[command(flatten)]
         ask: Ask,
@@ -181,6 +181,9 @@ pub fn run(command: VolumeCommand) -> Result<ExitCode> {
             write_cache,
             ask,
         } => {
+            if let (Backend::Block, Some(_)) = (backend, size) {
+                bail!("a block device has the size that it has: omit --size");
+            }
             let new = NewVolume {
                 name,
                 backend: backend.into(),
@@ -265,10 +268,38 @@ fn there(yes: bool, place: &super::Where, volume: &str, snapshot: Option<&str>) 
     Ok(())
 }
 
+/// The size of a volume. A number alone is one of bytes, which few mean.
+fn volume_size(text: &str) -> Result<u64, String> {
+    let bytes = units::parse_size(text)?;
+    if bytes < 512 {
+        let meant = if text.bytes().all(|byte| byte.is_ascii_digit()) && bytes > 0 {
+            format!("; did you mean {text}GiB?")
+        } else {
+            String::new()
+        };
+        return Err(format!("{bytes} bytes are no volume: the smallest has 512{meant}"));
+    }
+    Ok(bytes)
+}
+
 fn with_snapshot(text: &str) -> Result<(String, String), String> {
     let parts =
         text.split_once('@').filter(|(name, snapshot)| !name.is_empty() && !snapshot.is_empty());
     let (name, snapshot) =
         parts.ok_or("write the volume and the snapshot as NAME@SNAPSHOT".to_owned())?;
     Ok((name.to_owned(), snapshot.to_owned()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::volume_size;
+
+    #[test]
+    fn a_number_alone_is_asked_about() {
+        assert_eq!(volume_size("1GiB"), Ok(1 << 30));
+        assert_eq!(volume_size("512"), Ok(512));
+        assert!(volume_size("10").unwrap_err().ends_with("did you mean 10GiB?"));
+        assert!(volume_size("10B").unwrap_err().ends_with("has 512"));
+        assert!(volume_size("-5G").unwrap_err().contains("sizes are positive"));
+    }
 }

@@ -333,7 +333,9 @@ fn entry(out: &mut Initiators, text: &str) -> Result<(), String> {
     }
     // Any name that an initiator may log in with: not all of them have the form that they should.
     if !valid_name(&pattern) || pattern.contains('*') {
-        return Err(format!("\"{text}\" is no iSCSI name, no address and no network"));
+        return Err(format!(
+            "\"{text}\" is no iSCSI name, no address and no network: write it as in \"iqn.1993-08.org.debian:01:host1\", \"192.0.2.7\" or \"192.0.2.0/24\""
+        ));
     }
     out.add_name(&pattern);
     Ok(())

@@ -10,6 +10,9 @@ use super::mistake::Mistakes;
 use super::schema::{self, Table, nearest};
 use crate::units;
 
+/// So many keys of a table are named where none looks like the wrong one.
+const FEW: usize = 12;
+
 /// Turns a TOML value into one of ours, or says what it must be.
 pub(crate) type Convert<'c, T> = &'c dyn Fn(&DeValue<'_>) -> Result<T, String>;
 
@@ -122,7 +125,13 @@ fn unknown(name: &str, schema: &'static Table) -> String {
     }
     match schema::TABLES.iter().find(|table| table.has(name)) {
         Some(table) => format!("is not a key here; it belongs into {}", table.heading),
-        None => "is not a key".to_owned(),
+        None => {
+            let names: Vec<&str> = schema.names().collect();
+            match names.len() <= FEW {
+                true => format!("is not a key; the keys here are {}", names.join(", ")),
+                false => "is not a key".to_owned(),
+            }
+        }
     }
 }
 

@@ -228,6 +228,11 @@ pub enum AddressError {
          shows them)"
     )]
     Unreachable { text: String, kind: &'static str },
+    #[error(
+        "\"{text}\" is a link-local address, which each interface has: lunet does not listen on such addresses; write another \
+         address of this machine (`ip -br address` shows them)"
+    )]
+    LinkLocal { text: String },
 }
 
 /// For those who collect sentences.
@@ -257,6 +262,12 @@ pub fn parse_nvme_portal(text: &str) -> Result<SocketAddr, AddressError> {
 /// The same with another port in place of one that is left out.
 pub(super) fn parse_address(text: &str, port: u16) -> Result<SocketAddr, AddressError> {
     let address = portal_address(text, port)?;
+    if let SocketAddr::V6(six) = address
+        && six.scope_id() == 0
+        && six.ip().is_unicast_link_local()
+    {
+        return Err(AddressError::LinkLocal { text: text.to_owned() });
+    }
     let broadcast = address.ip() == IpAddr::V4(Ipv4Addr::BROADCAST);
     if !broadcast && !address.ip().is_multicast() {
         return Ok(address);

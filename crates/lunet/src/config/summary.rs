@@ -10,7 +10,7 @@ pub fn summary(config: &Config) -> String {
         config.volumes.iter().filter_map(|volume| volume.size()).fold(0, u64::saturating_add);
     let mut out = format!(
         "{}, {} ({} configured), {}, {}\n",
-        number((config.portals.len() + config.nvme.portals.len()).max(1), "portal"),
+        number(portals(config), "portal"),
         number(config.volumes.len(), "volume"),
         units::size(sizes),
         number(config.targets.len(), "target"),
@@ -35,6 +35,15 @@ pub fn summary(config: &Config) -> String {
         out.push_str(&format!("note: target {} has no LUNs\n", target.name));
     }
     out
+}
+
+/// How many portals are listened on, those included that there are where none is named.
+fn portals(config: &Config) -> usize {
+    match config.portals.len() + config.nvme.portals.len() {
+        0 if config.nvme.subsystems.is_empty() => 1,
+        0 => 2,
+        named => named,
+    }
 }
 
 fn number(n: usize, what: &str) -> String {

@@ -10,7 +10,7 @@ use toml_edit::{Array, Value};
 use super::effects::Consent;
 use super::sessions::concerning;
 use super::{Manager, Served, done};
-use crate::config::{Config, DEFAULT_PORTAL};
+use crate::config::{Config, DEFAULT_PORTAL, NVME_PORT};
 use crate::exposure;
 use crate::trouble::refuse;
 
@@ -86,6 +86,11 @@ impl Manager {
             done.notes.push(format!(
                 "{DEFAULT_PORTAL}{nvme}, which {are} listened on where nothing else is said, {were} written down too"
             ));
+        }
+        if transport.is_empty() && address.port() == NVME_PORT {
+            let note = "this portal is for iSCSI, and 4420 is the port of NVMe: `lunet portal add` with --transport \
+                        nvme-tcp adds one for NVMe";
+            done.notes.push(note.to_owned());
         }
         if transport.contains(&Transport::Iser) {
             done.notes.push("iSER on it starts with the next start of lunet".to_owned());

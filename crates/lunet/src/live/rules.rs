@@ -287,6 +287,7 @@ impl Manager {
             );
         }
         let local = was.reach() == Reach::ThisMachine && !is.access.initiators.is_everybody();
+        let entry = own_entry(is);
         let shut = was.access.open && !is.access.open;
         let mut done = self.rules_changed(now, next, target)?;
         if shut {
@@ -297,8 +298,8 @@ impl Manager {
         }
         if local {
             done.notes.push(format!(
-                "until now it was for this machine alone: who logs in from here must be in the list, \
-                 too (`lunet target allow {target} 127.0.0.1`, or its name)"
+                "until now it was for this machine alone: who logs in from here must be in the list, too: {}",
+                entry
             ));
         }
         Ok(done)
@@ -391,6 +392,19 @@ fn could_be_let_in(session: &SessionChange) -> bool {
 fn is_mixed(target: &Target) -> bool {
     let list = &target.access.initiators;
     !list.names().is_empty() && !list.networks().is_empty()
+}
+
+/// How this machine comes into the list of a target. Names and addresses work together: where there is one kind alone,
+/// an entry of the other one would shut out those who are there.
+fn own_entry(target: &Target) -> String {
+    let name = "its initiator's name (`/etc/iscsi/initiatorname.iscsi`)";
+    let allow = format!("`lunet target allow {}", target.name);
+    let list = &target.access.initiators;
+    match (list.names().is_empty(), list.networks().is_empty()) {
+        (false, true) => format!("{allow} NAME` with {name}"),
+        (true, _) => format!("{allow} 127.0.0.1`"),
+        (false, false) => format!("{allow} 127.0.0.1 NAME` with {name}"),
+    }
 }
 
 /// Where a secret is.
