@@ -57,8 +57,8 @@ fn free_port(address: SocketAddr) -> u16 {
     let is_free = |port: &u16| {
         *port != CONTROL_PORT && TcpListener::bind(SocketAddr::new(address.ip(), *port)).is_ok()
     };
-    let next = address.port().saturating_add(1);
     // 0: the kernel chooses one.
+    let Some(next) = address.port().checked_add(1) else { return 0 };
     (next..=next.saturating_add(MOST_PORTS)).find(is_free).unwrap_or(0)
 }
 

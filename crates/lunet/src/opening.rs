@@ -68,10 +68,20 @@ impl Kind {
     }
 }
 
+/// The user that this server runs as.
+fn me() -> String {
+    let user = rustix::process::geteuid().as_raw();
+    users::name(user).unwrap_or_else(|| user.to_string())
+}
+
+/// The command that makes a folder for this server.
+fn given(folder: &Path) -> String {
+    format!("`install -d -o {} -m 750 {}`", me(), folder.display())
+}
+
 /// What gives this server access to a file.
 fn access(path: &Path) -> String {
-    let user = rustix::process::geteuid().as_raw();
-    let user = users::name(user).unwrap_or_else(|| user.to_string());
+    let user = me();
     let homes = ["/home", "/root"];
     if let Some(home) = homes.into_iter().find(|home| path.starts_with(home)) {
         return format!(
@@ -79,15 +89,12 @@ fn access(path: &Path) -> String {
              place, such as /srv/lunet"
         );
     }
-    match path.parent().filter(|_| !path.exists()) {
-        // It is to be made: in a folder of root's, such as /srv, there has to be one for it.
-        Some(folder) => {
-            let folder = if folder == Path::new("/srv") { Path::new("/srv/lunet") } else { folder };
-            format!(
-                "lunet runs as user {user}, which needs a folder of its own for it: `install -d -o {user} -m 750 {}`",
-                folder.display()
-            )
-        }
+    match path.parent().filter(|folder| folder.exists() && !path.exists()) {
+        // It is to be made in a folder of somebody else's, such as /srv: below it there has to be one.
+        Some(folder) => format!(
+            "lunet runs as user {user}, which needs a folder of its own for it: {}",
+            given(&folder.join("lunet"))
+        ),
         None => {
             format!("lunet runs as user {user}, which needs access to it and to the folders above")
         }
@@ -112,6 +119,9 @@ impl Failure {
             ),
             OpenError::Permission { path } => {
                 format!("{}: permission denied: {}", path.display(), access(path))
+            }
+            OpenError::NoDirectory { directory, .. } if !rustix::process::geteuid().is_root() => {
+                format!("{error}: {}", given(directory))
             }
             error => error.to_string(),
         };

@@ -272,7 +272,7 @@ mod tests {
             ("GiB", "start with a number"),
             ("8gib", "KiB, MiB"),
             ("8 Gi B", "KiB, MiB"),
-            ("-1", "KiB, MiB"),
+            ("-1", "positive"),
             ("1.3B", "whole number of bytes"),
             ("1.2.3K", "start with a number"),
             ("1.K", "start with a number"),

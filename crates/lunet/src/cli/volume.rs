@@ -144,6 +144,16 @@ pub enum Backend {
     Null,
 }
 
+impl Backend {
+    /// The size to make such a volume of.
+    fn sized(self, size: Option<u64>) -> Result<Option<u64>> {
+        match (self, size) {
+            (Self::Block, Some(_)) => bail!("a block device has the size that it has: omit --size"),
+            (_, size) => Ok(size),
+        }
+    }
+}
+
 impl From<Backend> for lunet_api::Backend {
     fn from(backend: Backend) -> Self {
         match backend {
@@ -181,13 +191,10 @@ pub fn run(command: VolumeCommand) -> Result<ExitCode> {
             write_cache,
             ask,
         } => {
-            if let (Backend::Block, Some(_)) = (backend, size) {
-                bail!("a block device has the size that it has: omit --size");
-            }
             let new = NewVolume {
                 name,
                 backend: backend.into(),
-                size,
+                size: backend.sized(size)?,
                 path,
                 full,
                 block_size,
@@ -277,7 +284,7 @@ fn volume_size(text: &str) -> Result<u64, String> {
         } else {
             String::new()
         };
-        return Err(format!("{bytes} bytes are no volume: the smallest has 512{meant}"));
+        return Err(format!("the smallest volume has 512 bytes{meant}"));
     }
     Ok(bytes)
 }
@@ -299,7 +306,7 @@ mod tests {
         assert_eq!(volume_size("1GiB"), Ok(1 << 30));
         assert_eq!(volume_size("512"), Ok(512));
         assert!(volume_size("10").unwrap_err().ends_with("did you mean 10GiB?"));
-        assert!(volume_size("10B").unwrap_err().ends_with("has 512"));
+        assert!(volume_size("10B").unwrap_err().ends_with("has 512 bytes"));
         assert!(volume_size("-5G").unwrap_err().contains("sizes are positive"));
     }
 }
