@@ -1,9 +1,11 @@
-//! What one client does leaves the others' sessions, and its own later commands, alone.
+//! What one client does, or one volume's storage, leaves the others' sessions, and its own later commands, alone.
 
 use std::io::Write;
 use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
+use lunet_e2e::clients::QemuLun;
+use lunet_e2e::fuse::Export;
 use lunet_e2e::server::Serve;
 use lunet_e2e::wire::handshake::{Handshake, TO_FULL_FEATURE};
 use lunet_e2e::wire::scsi::{
@@ -196,5 +198,49 @@ fn a_medium_is_loaded_although_its_removal_is_prevented() -> Result<()> {
     ensure!(code([0x1b, 0, 0, 0, 3, 0])?.is_none(), "LOAD");
     ensure!(code([0x1b, 0, 0, 0, 2, 0])? == Some((5, 0x53, 2)), "EJECT under PREVENT");
     server.stop()?;
+    Ok(())
+}
+
+/// A daemon of FUSE that answers nothing any more and was never asked to poll: more requests at its file than a ring has
+/// workers by default.
+#[test]
+fn a_file_system_of_a_daemon_that_hangs_holds_up_nobody_else() -> Result<()> {
+    const REQUESTS: u8 = 24;
+    let below = Serve::demo("64M").start()?;
+    let export = Export::start(&QemuLun::new(below.url()))?;
+    let config = format!(
+        "server = {{ shards = 4, shutdown-grace = \"0s\" }}\n[[portal]]\naddress = \"127.0.0.1:0\"\n\
+         [volumes.hung]\nbackend = \"file\"\npath = \"{}\"\n\
+         [volumes.sound]\nbackend = \"file\"\nsize = \"8MiB\"\n\
+         [[target]]\nname = \"{A}\"\nluns = [\"hung\"]\n[[target]]\nname = \"{B}\"\nluns = [\"sound\"]\n",
+        export.file().display()
+    );
+    let server = Serve::config(config).quiet().start()?;
+    let mut stuck = open(server.portal(), A, 0)?;
+    let mut others = Vec::new();
+    for qualifier in 1..5 {
+        others.push(open(server.portal(), B, qualifier)?);
+    }
+    export.hang()?;
+    for lba in 0..REQUESTS {
+        // A read and a write by turns.
+        let (code, data) =
+            if lba % 2 == 0 { (0x28, [].as_slice()) } else { (0x2A, [3; BLOCK].as_slice()) };
+        stuck.start(0, &[code, 0, 0, 0, 0, lba * 8, 0, 0, 1, 0], BLOCK, data)?;
+    }
+    // The event loop of the connection reads the next request only if it has got over these.
+    stuck.ping()?;
+    for qualifier in 5..10 {
+        others.push(open(server.portal(), B, qualifier).context("a login after the hang")?);
+    }
+    for session in &mut others {
+        session.write(0, 0, &[1; BLOCK], BLOCK)?;
+        // SYNCHRONIZE CACHE (10): a flush takes a worker of the ring.
+        let answer = session.execute(0, &[0x35, 0, 0, 0, 0, 0, 0, 0, 0, 0], 0, &[])?;
+        ensure!(answer.status == GOOD, "{answer:?}");
+    }
+    drop(export);
+    server.kill()?;
+    below.stop()?;
     Ok(())
 }

@@ -154,25 +154,41 @@ pub(crate) fn retry(mut call: impl FnMut() -> isize) -> Result<usize, i32> {
     }
 }
 
-/// Whether the file system of a file may be given registered buffers of io_uring. ZFS before 2.3.3
-/// (openzfs issue 16133) skips a registered buffer's place in its page once for each block that it
-/// copies: it writes other data than it was given, or never ends. Overlays hand buffers down as
-/// they are, perhaps to ZFS. Both copy everything anyway, so there is little to gain.
-pub(crate) fn takes_fixed_buffers(fd: RawFd) -> bool {
+/// How io_uring gets at a file.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Treatment {
+    /// Registered buffers may be used on it.
+    pub fixed_buffers: bool,
+    /// Its operations begin on a worker of the kernel: the submitting thread might sleep in them.
+    pub by_worker: bool,
+}
+
+/// How the file system of a file is to be treated.
+pub(crate) fn treatment(fd: RawFd) -> Treatment {
     let mut found = std::mem::MaybeUninit::<libc::statfs>::uninit();
     // SAFETY: the kernel writes one `statfs`; the caller owns the descriptor.
     if unsafe { libc::fstatfs(fd, found.as_mut_ptr()) } != 0 {
-        return false;
+        // What cannot be asked is not trusted.
+        return Treatment { fixed_buffers: false, by_worker: true };
     }
     // SAFETY: the kernel has filled it.
     let found = unsafe { found.assume_init() };
-    kind_takes_fixed_buffers(found.f_type)
+    kind_treatment(found.f_type)
 }
 
-const fn kind_takes_fixed_buffers(kind: i64) -> bool {
+/// ZFS before 2.3.3 (openzfs issue 16133) skips a registered buffer's place in its page once for each block that it
+/// copies: it writes other data than it was given, or never ends. Overlays hand buffers down as
+/// they are, perhaps to ZFS. Both copy everything anyway, so there is little to gain.
+///
+/// A file on FUSE does not say that it honours IOCB_NOWAIT, so io_uring polls it in the submitting thread to find out
+/// whether it would wait. That poll is a request to the daemon, until the daemon has once answered ENOSYS; from then on
+/// it says yes, and a direct read or write itself is made in the submitting thread. Either sleeps as long as the daemon does.
+const fn kind_treatment(kind: i64) -> Treatment {
     const ZFS: i64 = 0x2FC1_2FC1;
     const OVERLAY: i64 = 0x794C_7630;
-    !matches!(kind, ZFS | OVERLAY)
+    const FUSE: i64 = 0x6573_5546;
+    let fixed_buffers = !matches!(kind, ZFS | OVERLAY);
+    Treatment { fixed_buffers, by_worker: matches!(kind, FUSE) }
 }
 
 /// Lets the calling thread sleep for microseconds: by default the kernel adds up to 50.
@@ -186,16 +202,23 @@ mod tests {
     use super::*;
 
     #[test]
-    fn registered_buffers_are_kept_from_zfs() {
-        // As `stat -f` names them: zfs, overlayfs, ext4, xfs, btrfs, tmpfs.
+    fn registered_buffers_are_kept_from_zfs_and_fuse_is_left_to_workers() {
+        let of = |kind| {
+            let Treatment { fixed_buffers, by_worker } = kind_treatment(kind);
+            (fixed_buffers, by_worker)
+        };
+        // As `stat -f` names them: zfs, overlayfs; fuseblk; ext4, xfs, btrfs, tmpfs.
         for kind in [0x2fc1_2fc1, 0x794c_7630] {
-            assert!(!kind_takes_fixed_buffers(kind), "{kind:x}");
+            assert_eq!(of(kind), (false, false), "{kind:x}");
         }
+        assert_eq!(of(0x6573_5546), (true, true));
         for kind in [0xef53, 0x5846_5342, 0x9123_683e, 0x0102_1994] {
-            assert!(kind_takes_fixed_buffers(kind), "{kind:x}");
+            assert_eq!(of(kind), (true, false), "{kind:x}");
         }
         let memory = std::fs::File::open("/proc/self/maps").expect("procfs");
-        assert!(takes_fixed_buffers(memory.as_raw_fd()));
-        assert!(!takes_fixed_buffers(-1), "what cannot be asked is not trusted");
+        let sound = Treatment { fixed_buffers: true, by_worker: false };
+        assert_eq!(treatment(memory.as_raw_fd()), sound);
+        let unknown = Treatment { fixed_buffers: false, by_worker: true };
+        assert_eq!(treatment(-1), unknown, "what cannot be asked is not trusted");
     }
 }

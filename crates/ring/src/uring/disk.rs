@@ -4,7 +4,7 @@ use std::fs::File;
 use std::os::fd::AsRawFd;
 use std::sync::Arc;
 
-use io_uring::squeue::Entry;
+use io_uring::squeue::{Entry, Flags};
 use io_uring::types::FsyncFlags;
 use io_uring::{opcode, types};
 
@@ -12,15 +12,19 @@ use super::Uring;
 use super::queue::{Handle, Kind};
 use crate::pool::Call;
 use crate::ring::{DiskOp, Refused};
-use crate::{Buf, DropElsewhere, Event, FileId, Token, sys};
+use crate::sys::{self, Treatment};
+use crate::{Buf, DropElsewhere, Event, FileId, Token};
+
+/// Workers of a ring that has files whose operations may sleep.
+const MOST_WORKERS: u32 = 1024;
 
 /// A file in use. The handle refers to it, so it stays open as long.
 pub(super) struct OpenFile {
     handle: Handle,
     /// Closing it may take long.
     file: DropElsewhere<Arc<File>>,
-    /// Registered buffers may be used on it.
-    fixed_buffers: bool,
+    /// Registered buffers may be used on it, and who begins its operations.
+    treatment: Treatment,
     pub(super) in_flight: u32,
     /// To be let go with the last operation in flight.
     leaving: bool,
@@ -37,9 +41,13 @@ pub(super) struct Disk {
 impl Uring {
     pub(crate) fn add_file(&mut self, file: Arc<File>) -> FileId {
         let handle = self.register(file.as_raw_fd());
-        let fixed_buffers = self.fixed_buffers && sys::takes_fixed_buffers(file.as_raw_fd());
+        let mut treatment = sys::treatment(file.as_raw_fd());
+        treatment.fixed_buffers &= self.fixed_buffers;
+        if treatment.by_worker {
+            self.allow_workers();
+        }
         let file = DropElsewhere::new(file);
-        let file = OpenFile { handle, file, fixed_buffers, in_flight: 0, leaving: false };
+        let file = OpenFile { handle, file, treatment, in_flight: 0, leaving: false };
         FileId(self.files.insert(file))
     }
 
@@ -47,6 +55,19 @@ impl Uring {
         let Some(file) = self.files.get_mut(id.0) else { return };
         file.leaving = true;
         self.release_file(id.0.index);
+    }
+
+    /// Has the kernel make as many workers as there may be operations that wait for storage: by default it makes four
+    /// for each processor, and as many operations on a file that hangs would keep those on others from a worker, flushes
+    /// among them. Workers are made when there is work that finds none, and end when they are idle.
+    fn allow_workers(&mut self) {
+        if self.many_workers {
+            return;
+        }
+        self.many_workers = true;
+        let mut most = [MOST_WORKERS, 0];
+        // Linux 5.15. Before, there are as many as by default.
+        let _ = self.queue.ring().submitter().register_iowq_max_workers(&mut most);
     }
 
     /// Lets a file go that is to leave and has no operation in flight any more.
@@ -74,10 +95,13 @@ impl Uring {
             return self.help(id, fd, Call::Discard([offset, len]), token);
         }
         file.in_flight += 1;
-        let handle = file.handle;
-        let entry = build(handle.number(), &op, buf.as_ref(), file.fixed_buffers);
+        let (handle, treatment) = (file.handle, file.treatment);
+        let entry = build(handle.number(), &op, buf.as_ref(), treatment.fixed_buffers);
         let index = self.disks.insert(Disk { token, buf, file: id.0.index }) as u32;
-        let entry = handle.finish(entry, Kind::Disk.user_data(index));
+        let mut entry = handle.finish(entry, Kind::Disk.user_data(index));
+        if treatment.by_worker {
+            entry = entry.flags(handle.flags() | Flags::ASYNC);
+        }
         // SAFETY: the buffer's memory is in the arena, wherever the `Buf` is moved, and the `Buf`
         // stays untouched in `disks` until `disk_done`.
         unsafe { self.queue.push(entry) };

@@ -37,6 +37,8 @@ pub(crate) struct Uring {
     /// Free places in the table of registered files.
     free_places: Vec<u32>,
     fixed_buffers: bool,
+    /// The kernel may make many workers for this ring.
+    many_workers: bool,
     poll_first: bool,
     busy_poll: Duration,
     /// The last wait brought events: worth looking again before sleeping.
@@ -69,6 +71,7 @@ impl Uring {
             helpers: None,
             free_places: (0..setup.fixed_files).rev().collect(),
             fixed_buffers: setup.fixed_buffers,
+            many_workers: false,
             poll_first: setup.deferred,
             busy_poll: config.busy_poll,
             worked: false,

@@ -71,10 +71,14 @@ impl Handle {
     }
 
     pub(super) fn finish(self, entry: Entry, user_data: u64) -> Entry {
-        let entry = entry.user_data(user_data);
+        entry.user_data(user_data).flags(self.flags())
+    }
+
+    /// What says which kind it is.
+    pub(super) const fn flags(self) -> Flags {
         match self {
-            Self::Fixed(_) => entry.flags(Flags::FIXED_FILE),
-            Self::Fd(_) => entry,
+            Self::Fixed(_) => Flags::FIXED_FILE,
+            Self::Fd(_) => Flags::empty(),
         }
     }
 }

@@ -13,8 +13,10 @@ use crate::{Arena, Config};
 const MAX_FIXED_FILES: u32 = 4096;
 
 /// `IORING_UNREGISTER_FILES` and `IORING_REGISTER_FILES_UPDATE` of linux/io_uring.h: the only registrations once a ring
-/// is in use.
+/// is in use, but for the next one.
 const TABLE: [u8; 2] = [3, 6];
+/// `IORING_REGISTER_IOWQ_MAX_WORKERS`. A kernel that does not know it (before Linux 5.15) refuses to restrict to it.
+const IOWQ_MAX_WORKERS: u8 = 19;
 
 /// The operations that the driver submits. A ring does no other ones, whoever asks: it cannot open files nor connect.
 const OPERATIONS: [u8; 14] = [
@@ -138,10 +140,14 @@ fn register_arena(ring: &IoUring, arena: &Arena, notes: &mut Vec<String>) -> boo
 
 /// Has a ring that is not enabled yet do what the driver does, and nothing else.
 fn restrict(ring: &IoUring, notes: &mut Vec<String>) {
-    let mut all: Vec<Restriction> = OPERATIONS.map(Restriction::sqe_op).into();
-    all.push(Restriction::sqe_flags_allowed(Flags::FIXED_FILE.bits()));
-    all.extend(TABLE.map(Restriction::register_op));
-    if let Err(error) = ring.submitter().register_restrictions(&mut all) {
+    let restrict_to = |registrations: &[u8]| {
+        let mut all: Vec<Restriction> = OPERATIONS.map(Restriction::sqe_op).into();
+        all.push(Restriction::sqe_flags_allowed((Flags::FIXED_FILE | Flags::ASYNC).bits()));
+        all.extend(registrations.iter().map(|one| Restriction::register_op(*one)));
+        ring.submitter().register_restrictions(&mut all)
+    };
+    let restricted = restrict_to(&[TABLE[0], TABLE[1], IOWQ_MAX_WORKERS]);
+    if let Err(error) = restricted.or_else(|_| restrict_to(&TABLE)) {
         notes.push(format!("the operations of io_uring are not restricted ({error})"));
     }
 }
