@@ -37,7 +37,7 @@ pub use request::{Answer, Configuration, Request};
 pub use session::{Controller, OverTcp, Queue, RdmaPath, Session, Transport};
 pub use stats::{
     Bucket, NoIser, NvmeCounts, Operations, Percentile, Portal, Protocol, Room, ShardLoad,
-    ShardOperations, StageTime, Stats, VolumeStats, VolumeTime,
+    ShardOperations, SilentShard, StageTime, Stats, VolumeStats, VolumeTime,
 };
 pub use target::{Lun, Reach, SecretPlace, Target, User};
 pub use verdict::{

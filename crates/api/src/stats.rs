@@ -24,6 +24,9 @@ pub struct Stats {
     pub portals: Vec<Portal>,
     /// Each shard.
     pub loads: Vec<ShardLoad>,
+    /// The shards that have not answered for two seconds: their sessions and counts are missing.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub silent_shards: Vec<SilentShard>,
     /// Counts of iSCSI of all shards.
     pub protocol: Protocol,
     /// Counts of NVMe of all shards; `None` if it is not served.
@@ -94,6 +97,31 @@ pub struct ShardLoad {
     pub buffer_used_bytes: u64,
     /// Bytes of buffer memory.
     pub buffer_bytes: u64,
+}
+
+/// An event loop that does not answer: the storage of a volume may hold it up.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]
+#[serde(default)]
+pub struct SilentShard {
+    /// Number of the shard, from 0.
+    pub shard: u64,
+    /// For how long it has not answered, in milliseconds.
+    pub silent_ms: u64,
+}
+
+impl SilentShard {
+    /// A sentence about these; `None` if there are none.
+    pub fn sentence(all: &[Self]) -> Option<String> {
+        let one = |one: &Self| {
+            format!("event loop {} has not answered for {} s", one.shard, one.silent_ms / 1000)
+        };
+        let all: Vec<String> = all.iter().map(one).collect();
+        (!all.is_empty()).then(|| {
+            all.join(", ")
+                + ": the storage of a volume may hang, and the sessions and counts there are missing here"
+        })
+    }
 }
 
 /// Counts of the protocol: what went wrong, and how often.

@@ -2,6 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 
+use crate::SilentShard;
 use crate::words::words;
 
 words! {
@@ -93,6 +94,9 @@ pub struct Verdict {
     pub server: Binding,
     /// Each volume.
     pub volumes: Vec<VolumeBinding>,
+    /// The shards that have not answered for two seconds: what they serve is not judged.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub silent_shards: Vec<SilentShard>,
 }
 
 /// What binds a volume.

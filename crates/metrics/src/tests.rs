@@ -36,7 +36,7 @@ fn verdict() -> Verdict {
         Some(AtLimit { kind: LimitKind::Drive, name: "sda".to_owned(), ..AtLimit::default() });
     let binding = Binding { bound_by: BoundBy::Storage, at_limit, ..Binding::default() };
     let volumes = vec![VolumeBinding { name: "vm".to_owned(), binding: binding.clone() }];
-    Verdict { server: binding, volumes }
+    Verdict { server: binding, volumes, ..Verdict::default() }
 }
 
 #[test]

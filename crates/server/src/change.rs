@@ -27,7 +27,7 @@ use crate::served::World;
 use crate::server;
 
 /// The shard that accepts connections, and hands them out.
-const ACCEPTS: usize = 0;
+pub(crate) const ACCEPTS: usize = 0;
 
 /// Why a change did not come. Each is one plain sentence.
 #[derive(Debug, thiserror::Error)]

@@ -1,12 +1,13 @@
 //! What all shards share: set up at start and not changed afterwards, apart from the world and a few counters that
 //! only logins touch.
 
-use std::net::IpAddr;
-use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use std::net::{IpAddr, SocketAddr, TcpListener};
+use std::os::fd::OwnedFd;
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, OnceLock, PoisonError, Weak};
 use std::time::{Duration, Instant};
 
-use lunet_os::sync::Mutex;
+use lunet_os::sync::{Mutex, MutexGuard};
 use lunet_volume::{Drain, Offload, SlowWork, Ticket, VolumeId};
 
 use crate::fleet::{Member, OwnShards};
@@ -20,6 +21,12 @@ use crate::rationed::Rations;
 use crate::rdma::Status;
 use crate::served::World;
 use crate::throttle::Throttle;
+
+/// After this time without an answer a shard gets no new connections.
+const LATE: Duration = Duration::from_millis(500);
+
+/// After this time without an answer a shard is reported.
+pub(crate) const SILENT: Duration = Duration::from_secs(2);
 
 /// The server, as its shards see it.
 pub struct Core<F: Front> {
@@ -46,6 +53,8 @@ pub struct Core<F: Front> {
     pub loads: Vec<AtomicUsize>,
     /// Threads for what may block.
     pub offload: Offload,
+    /// Copies of the listeners of the shard that accepts, by the slots of their portals: for when it does not answer.
+    listeners: Mutex<Vec<(usize, TcpListener)>>,
     /// One change of the world at a time.
     pub(crate) changing: Mutex<()>,
     /// What the protocol shares.
@@ -53,6 +62,7 @@ pub struct Core<F: Front> {
     world: Mutex<Arc<World<F>>>,
     mailboxes: OnceLock<Vec<Mailbox<F>>>,
     serial: AtomicU64,
+    serving: AtomicBool,
 }
 
 impl<F: Front> Core<F> {
@@ -85,10 +95,12 @@ impl<F: Front> Core<F> {
             loads: (0..member.shards()).map(|_| AtomicUsize::new(0)).collect(),
             member,
             offload: Offload::default(),
+            listeners: Mutex::default(),
             changing: Mutex::new(()),
             front,
             mailboxes: OnceLock::new(),
             serial: AtomicU64::new(1),
+            serving: AtomicBool::new(false),
         }))
     }
 
@@ -96,6 +108,11 @@ impl<F: Front> Core<F> {
     pub(crate) fn join(self: &Arc<Self>) {
         let own: Weak<Self> = Arc::downgrade(self);
         self.member.join(own);
+    }
+
+    /// The shards are told to begin: from now on they answer.
+    pub(crate) fn begin(&self) {
+        self.serving.store(true, Ordering::Release);
     }
 
     /// What is served now. Shards do not ask: they have theirs, and are told of the next one.
@@ -135,12 +152,55 @@ impl<F: Front> Core<F> {
         self.logins.leave(client, connection);
     }
 
-    /// The shard with the fewest connections; counts one more for it.
+    /// The shard with the fewest connections of those that answer; counts one more for it.
     pub fn least_loaded(&self) -> usize {
         let loads = self.loads.iter().map(|load| load.load(Ordering::Relaxed)).enumerate();
-        let shard = loads.min_by_key(|(_, load)| *load).map_or(0, |(shard, _)| shard);
+        let rank = |(shard, load): &(usize, usize)| (self.is_late(*shard), *load);
+        let shard = loads.min_by_key(rank).map_or(0, |(shard, _)| shard);
         self.loads[shard].fetch_add(1, Ordering::Relaxed);
         shard
+    }
+}
+
+impl<F: Front> Core<F> {
+    /// True for a shard that has been woken and has not looked for a while: it gets no new connections.
+    pub(crate) fn is_late(&self, shard: usize) -> bool {
+        self.mailboxes().get(shard).is_some_and(|mailbox| mailbox.silence() >= LATE)
+    }
+
+    /// The shards have begun.
+    pub(crate) fn is_serving(&self) -> bool {
+        self.serving.load(Ordering::Acquire)
+    }
+
+    /// Copies of the listeners once more, to be used without the lock.
+    pub(crate) fn copies_of_listeners(&self) -> Vec<(usize, TcpListener)> {
+        let all = self.listeners();
+        all.iter().filter_map(|(portal, one)| Some((*portal, one.try_clone().ok()?))).collect()
+    }
+
+    /// The copies of listeners.
+    pub(crate) fn listeners(&self) -> MutexGuard<'_, Vec<(usize, TcpListener)>> {
+        self.listeners.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// The shards that have not answered for long, by their number on the server, and for how long.
+    pub(crate) fn silent(&self) -> Vec<(usize, Duration)> {
+        let all = self.mailboxes().iter().map(Mailbox::silence).enumerate();
+        all.filter(|(_, silence)| *silence >= SILENT).collect()
+    }
+
+    /// Finds a shard for a connection, on a thread that is none. It is lost if the mailbox of that is full.
+    pub(crate) fn place(self: &Arc<Self>, portal: usize, socket: OwnedFd, peer: SocketAddr) {
+        let (entry, victim) = crate::places::Entry::new(self, peer.ip());
+        if let Some(ConnRef { shard, connection }) = victim {
+            self.mailboxes()[shard].deliver(Owed::Evict { connection });
+        }
+        let shard = entry.shard();
+        let mail = Mail::Connection { entry, socket, peer, portal };
+        if let Err(why) = self.mailboxes()[shard].send(mail) {
+            tracing::debug!(%peer, ?why, "no event loop takes a connection in");
+        }
     }
 }
 

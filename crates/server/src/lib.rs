@@ -24,6 +24,7 @@ pub mod refusals;
 pub mod served;
 pub mod server;
 pub mod shard;
+mod silence;
 pub mod stats;
 mod throttle;
 pub mod transmit;

@@ -11,7 +11,7 @@ use std::collections::VecDeque;
 use std::net::SocketAddr;
 use std::os::fd::OwnedFd;
 use std::sync::{Arc, PoisonError};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use lunet_os::sync::mpsc::SyncSender;
 use lunet_os::sync::{Mutex, MutexGuard};
@@ -110,6 +110,19 @@ struct Queue<F: Front> {
     messages: VecDeque<Mail<F>>,
     /// Nobody reads them any more.
     gone: bool,
+    /// Since when the shard has been woken and has not looked.
+    unanswered: Option<Instant>,
+}
+
+impl<F: Front> Queue<F> {
+    fn push(&mut self, mail: Mail<F>) {
+        self.messages.push_back(mail);
+        self.ask();
+    }
+
+    fn ask(&mut self) {
+        self.unanswered.get_or_insert_with(lunet_os::time::now);
+    }
 }
 
 fn open<F: Front>(queue: &Mutex<Queue<F>>) -> MutexGuard<'_, Queue<F>> {
@@ -131,7 +144,8 @@ impl<F: Front> Clone for Mailbox<F> {
 impl<F: Front> Mailbox<F> {
     /// A mailbox whose messages wake the event loop behind `waker`.
     pub fn new(waker: Waker) -> (Self, Inbox<F>) {
-        let queue = Arc::new(Mutex::new(Queue { messages: VecDeque::new(), gone: false }));
+        let queue = Queue { messages: VecDeque::new(), gone: false, unanswered: None };
+        let queue = Arc::new(Mutex::new(queue));
         (Self { queue: queue.clone(), waker }, Inbox(queue))
     }
 
@@ -147,7 +161,7 @@ impl<F: Front> Mailbox<F> {
         if queue.messages.len() >= MAILBOX || lunet_os::misfortune() {
             return Err(Undelivered::Full);
         }
-        queue.messages.push_back(mail);
+        queue.push(mail);
         drop(queue);
         self.wake();
         Ok(())
@@ -162,7 +176,7 @@ impl<F: Front> Mailbox<F> {
             drop(queue);
             drop(owed);
         } else {
-            queue.messages.push_back(Mail::Owed(owed));
+            queue.push(Mail::Owed(owed));
             drop(queue);
             self.wake();
         }
@@ -171,6 +185,29 @@ impl<F: Front> Mailbox<F> {
     /// Delivers what a protocol says to itself on the shard.
     pub fn tell(&self, message: F::Message) {
         self.deliver(Owed::Front(message));
+    }
+
+    /// Has the shard look, so that it shows in [`silence`](Self::silence) if it does not.
+    pub(crate) fn ask(&self) {
+        open(&self.queue).ask();
+        self.wake();
+    }
+
+    /// For how long the shard has been woken and has not looked; zero for one that has, or that has ended.
+    pub(crate) fn silence(&self) -> Duration {
+        let queue = open(&self.queue);
+        let since = queue.unanswered.filter(|_| !queue.gone);
+        since.map_or(Duration::ZERO, |since| lunet_os::time::now().saturating_duration_since(since))
+    }
+
+    /// Takes the new connections back that wait for the shard: one that does not answer takes none in.
+    pub(crate) fn take_connections(&self) -> VecDeque<Mail<F>> {
+        let mut queue = open(&self.queue);
+        let all = std::mem::take(&mut queue.messages);
+        let (taken, left): (VecDeque<_>, VecDeque<_>) =
+            all.into_iter().partition(|mail| matches!(mail, Mail::Connection { .. }));
+        queue.messages = left;
+        taken
     }
 
     /// Has the shard begin another loop iteration.
@@ -185,7 +222,9 @@ pub struct Inbox<F: Front>(Arc<Mutex<Queue<F>>>);
 impl<F: Front> Inbox<F> {
     /// Takes the oldest message.
     pub fn next(&self) -> Option<Mail<F>> {
-        open(&self.0).messages.pop_front()
+        let mut queue = open(&self.0);
+        queue.unanswered = None;
+        queue.messages.pop_front()
     }
 }
 

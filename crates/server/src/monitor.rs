@@ -17,6 +17,7 @@ use lunet_volume::{Volume, VolumeId};
 use crate::core::Core;
 use crate::front::Front;
 use crate::interfaces;
+use crate::silence::{self, Watch};
 
 /// How often it looks.
 const INTERVAL: Duration = Duration::from_secs(3);
@@ -50,7 +51,15 @@ impl Monitor {
         let work = move || {
             look(&core, &asked);
             let mut rounds: u32 = 0;
-            while stopped.recv_timeout(INTERVAL) == Err(RecvTimeoutError::Timeout) {
+            let mut watch = Watch::default();
+            let mut next = lunet_os::time::now() + INTERVAL;
+            let mut pause = silence::PULSE;
+            while stopped.recv_timeout(pause) == Err(RecvTimeoutError::Timeout) {
+                pause = watch.look(&core);
+                if lunet_os::time::now() < next {
+                    continue;
+                }
+                next = lunet_os::time::now() + INTERVAL;
                 look(&core, &asked);
                 rounds = rounds.wrapping_add(1);
                 if rounds % NETWORKS == 0 {

@@ -22,7 +22,7 @@ use crate::monitor::Monitor;
 use crate::rdma::{self, DeviceMonitor, DeviceSet, Listeners, PortalStatus, StartFailure};
 use crate::served::World;
 use crate::shard::{FLUSH_LIMIT, Shard};
-use crate::stats::{self, Part, ShardStats, Stats};
+use crate::stats::{self, Part, ShardStats, SilentShard, Stats};
 
 /// How long a report waits for the shards before it is given without the slow ones.
 const REPORT_LIMIT: Duration = Duration::from_secs(2);
@@ -113,6 +113,7 @@ impl<F: Front> Standby<F> {
             // A shard that died meanwhile is found when the server stops.
             let _ = start.send(Begin { rdma, listeners: listeners.take() });
         }
+        server.core.begin();
         server
     }
 }
@@ -446,6 +447,13 @@ impl<F: Front> Handle<F> {
         (all, whole)
     }
 
+    /// The shards that have not answered for long, by their numbers among those of the process.
+    pub fn silent(&self) -> Vec<SilentShard> {
+        let first = self.first_shard();
+        let all = self.core.silent().into_iter();
+        all.map(|(shard, silence)| SilentShard { shard: first + shard, silence }).collect()
+    }
+
     /// The counts of all shards, added up.
     pub fn stats(&self) -> Stats<F::Counts> {
         self.sum_up(&self.ask(Mail::Stats), &[])
@@ -476,6 +484,7 @@ impl<F: Front> Handle<F> {
             sessions: F::session_count(core),
             portals: core.rdma.report(&world.portals),
             loads,
+            silent: self.silent(),
             protocol,
             volumes,
         }

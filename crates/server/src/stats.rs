@@ -2,6 +2,8 @@
 //!
 //! Each shard counts for itself in plain integers; a report adds the shards up.
 
+use std::time::Duration;
+
 use lunet_volume::{Fault, Kind, StageTimes, VolumeCount};
 
 use crate::rdma::PortalStatus;
@@ -43,6 +45,15 @@ pub struct ShardLoad {
     pub buffer_bytes: usize,
 }
 
+/// A shard that does not answer: the storage of a volume may hold it up.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct SilentShard {
+    /// Number of the shard among those of all servers of the process, from 0.
+    pub shard: usize,
+    /// For how long.
+    pub silence: Duration,
+}
+
 /// What a protocol counts.
 pub trait Counts: Clone + Copy + Default + Send + 'static {
     /// A connection has come.
@@ -77,8 +88,10 @@ pub struct Stats<C> {
     pub sessions: usize,
     /// Each portal, and whether it is served over RDMA.
     pub portals: Vec<PortalStatus>,
-    /// Each shard.
+    /// Each shard that has answered.
     pub loads: Vec<ShardLoad>,
+    /// The shards that have not answered for long: what lives on them is missing here.
+    pub silent: Vec<SilentShard>,
     /// Counts of the protocol, of all shards.
     pub protocol: C,
     /// Each volume.

@@ -14,7 +14,8 @@ use std::time::Duration;
 
 use lunet_api::rates::Sample;
 use lunet_api::{
-    AtLimit, Binding, BoundBy, LimitKind, Stage, StageShare, Stats, Verdict, VolumeBinding,
+    AtLimit, Binding, BoundBy, LimitKind, SilentShard, Stage, StageShare, Stats, Verdict,
+    VolumeBinding,
 };
 
 use self::observed::{ITERATIONS, Observed, ShardUse};
@@ -78,7 +79,12 @@ pub fn verdict(before: &Stats, after: &Stats, elapsed: Duration) -> Option<Verdi
         by_time(&all)
     };
     let way = Way { all: &parts, volume: None };
-    Some(Verdict { server: binding(&all, bound, way), volumes })
+    let mut server = binding(&all, bound, way);
+    if let Some(missing) = SilentShard::sentence(&after.silent_shards) {
+        // Before anything else: what is judged may be the smaller part.
+        server.sentence = format!("Incomplete: {missing}. {}", server.sentence);
+    }
+    Some(Verdict { server, volumes, silent_shards: after.silent_shards.clone() })
 }
 
 fn binding(of: &Observed, bound: BoundBy, way: Way<'_>) -> Binding {

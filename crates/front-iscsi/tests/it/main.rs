@@ -18,6 +18,7 @@ mod reservations;
 mod sanitize;
 mod sessions;
 mod silence;
+mod stalled_loop;
 mod stalled_storage;
 mod strangers;
 mod support;

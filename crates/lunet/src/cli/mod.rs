@@ -30,7 +30,7 @@ use std::process::ExitCode;
 use anyhow::{Context, Result, bail};
 use clap::Args;
 use lunet::control::{self, Client};
-use lunet_api::Change;
+use lunet_api::{Change, SilentShard};
 use lunet_iscsi::printable::printable_json;
 use serde::Serialize;
 
@@ -170,6 +170,22 @@ pub fn answer<T: Serialize>(
     let answer = question(&ask.place.client()?)?;
     print(&if ask.json { json_text(&answer)? } else { table(&answer) })?;
     Ok(ExitCode::SUCCESS)
+}
+
+/// The same about what lives on all event loops: tells if one of them has not answered, and then it has not gone well.
+///
+/// # Errors
+/// The server's, or the terminal's.
+pub fn answer_of_all<T: Serialize>(
+    ask: &Ask,
+    question: impl FnOnce(&Client) -> Result<T, control::Error>,
+    table: impl FnOnce(&T) -> String,
+) -> Result<ExitCode> {
+    let told = answer(ask, question, table)?;
+    let silent = ask.place.client()?.stats()?.silent_shards;
+    let Some(missing) = SilentShard::sentence(&silent) else { return Ok(told) };
+    eprintln!("lunet: incomplete: {missing}");
+    Ok(ExitCode::FAILURE)
 }
 
 /// How many characters fit in a line of the terminal; `None` where standard output goes to a file or to

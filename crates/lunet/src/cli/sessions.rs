@@ -8,7 +8,7 @@ use lunet::control::Client;
 use lunet::tables;
 use lunet_api::Change;
 
-use super::{Ask, answer};
+use super::{Ask, answer_of_all};
 
 #[derive(Args)]
 #[command(args_conflicts_with_subcommands = true)]
@@ -37,7 +37,7 @@ enum SessionsCommand {
 
 pub fn run(options: Sessions) -> Result<ExitCode> {
     match options.command {
-        None => answer(&options.ask, Client::sessions, |all| tables::sessions(all)),
+        None => answer_of_all(&options.ask, Client::sessions, |all| tables::sessions(all)),
         Some(SessionsCommand::End { session, initiator, ask }) => {
             ask.change(Change::EndSessions { session, initiator })
         }

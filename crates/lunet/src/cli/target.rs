@@ -9,7 +9,7 @@ use lunet::control::Client;
 use lunet::tables;
 use lunet_api::{Change, NewSecret, NewUser};
 
-use super::{Ask, Forced, Rules, answer, complete, prompt};
+use super::{Ask, Forced, Rules, answer, answer_of_all, complete, prompt};
 
 #[derive(Subcommand)]
 pub enum TargetCommand {
@@ -150,7 +150,9 @@ fn lun(text: &str) -> Result<u16, String> {
 
 pub fn run(command: TargetCommand) -> Result<ExitCode> {
     match command {
-        TargetCommand::List(ask) => answer(&ask, Client::targets, |all| tables::targets(all)),
+        TargetCommand::List(ask) => {
+            answer_of_all(&ask, Client::targets, |all| tables::targets(all))
+        }
         TargetCommand::Create { name, alias, nvme, ask } => {
             ask.change(Change::CreateTarget { name, alias, nvme })
         }

@@ -2,8 +2,8 @@
 
 use lunet_api::{
     Bucket, Controller, Fault, FaultState, NoIser, NvmeCounts, Operations, OverTcp, Percentile,
-    Portal, Protocol, Queue, RdmaPath, Session, ShardLoad, ShardOperations, StageTime, Stats,
-    Transport, VolumeStats, VolumeTime,
+    Portal, Protocol, Queue, RdmaPath, Session, ShardLoad, ShardOperations, SilentShard, StageTime,
+    Stats, Transport, VolumeStats, VolumeTime,
 };
 use lunet_front_iscsi::SessionInfo;
 use lunet_front_nvme::{QueueInfo, SessionInfo as ControllerInfo};
@@ -162,6 +162,7 @@ pub fn stats(stats: lunet_front_iscsi::Stats) -> Stats {
         sessions: stats.sessions as u64,
         portals: portals(stats.portals),
         loads: stats.loads.iter().map(load).collect(),
+        silent_shards: stats.silent.iter().map(silent).collect(),
         protocol: protocol(&stats.protocol),
         nvme: None,
         volumes: stats.volumes.into_iter().map(volume).collect(),
@@ -176,6 +177,7 @@ pub fn stats_of_both((iscsi, nvme): (lunet_front_iscsi::Stats, lunet_front_nvme:
     all.sessions += nvme.sessions as u64;
     all.portals.extend(nvme_portals(nvme.portals));
     all.loads.extend(nvme.loads.iter().map(load));
+    all.silent_shards.extend(nvme.silent.iter().map(silent));
     all.nvme = Some(nvme_counts(&nvme.protocol));
     all
 }
@@ -194,6 +196,11 @@ const fn nvme_counts(counts: &lunet_front_nvme::Protocol) -> NvmeCounts {
         pdus: counts.pdus_in,
         digest_errors: counts.data_digest_errors,
     }
+}
+
+fn silent(one: &lunet_server::stats::SilentShard) -> SilentShard {
+    let silent_ms = u64::try_from(one.silence.as_millis()).unwrap_or(u64::MAX);
+    SilentShard { shard: one.shard as u64, silent_ms }
 }
 
 fn load(load: &lunet_server::stats::ShardLoad) -> ShardLoad {

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use lunet_api::{
-    Bucket, Operations, Portal, StageShare, StageTime, Stats, VolumeStats, VolumeTime,
+    Bucket, Operations, Portal, SilentShard, StageShare, StageTime, Stats, VolumeStats, VolumeTime,
 };
 
 use super::layout::{Columns, harmless};
@@ -26,6 +26,9 @@ pub fn stats(stats: &Stats) -> String {
         n => format!("{n} sessions"),
     };
     let mut out = format!("up for {time}, {shards} on {}, {sessions}\n", stats.driver);
+    if let Some(missing) = SilentShard::sentence(&stats.silent_shards) {
+        out.push_str(&format!("incomplete: {missing}\n"));
+    }
     if stats.helper_ended {
         out.push_str("the helper process has ended: no REST interface, no page, no new devices until lunet is restarted\n");
     }

@@ -67,7 +67,7 @@ mod tests {
             VolumeBinding { name: "vm\u{1b}".to_owned(), binding: binding.clone() },
             VolumeBinding { name: "old".to_owned(), binding: idle },
         ];
-        let text = verdict(&Verdict { server: binding, volumes });
+        let text = verdict(&Verdict { server: binding, volumes, ..Verdict::default() });
         let details =
             "  time: storage 93 %, initiator 7 % (125 operations timed)\n  8000 operations/s.\n";
         assert_eq!(

@@ -90,7 +90,7 @@ mod tests {
         };
         let sentence = "Bound by the storage.".to_owned();
         let server = Binding { sentence, ..Binding::default() };
-        let told = Verdict { server, volumes: Vec::new() };
+        let told = Verdict { server, ..Verdict::default() };
         assert_eq!(
             lines(&rates, Some(&told), "10:00:00"),
             "10:00:00, 1.0 s\n  \

@@ -95,6 +95,7 @@ impl<F: Front> Shard<F> {
             return;
         }
         self.stopping = Some(self.front.exec.storage.now + grace);
+        self.core.listeners().clear();
         // Where the next run gets the sockets, clients wait for it.
         match inherited::are_kept() {
             true => self.front.exec.storage.ring.leave_listeners(),

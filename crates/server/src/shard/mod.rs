@@ -94,11 +94,15 @@ impl<F: Front> Shard<F> {
 
     /// Starts accepting at the portal in a slot.
     pub(crate) fn listen(&mut self, portal: usize, listener: std::net::TcpListener) {
+        if let Ok(copy) = listener.try_clone() {
+            self.core.listeners().push((portal, copy));
+        }
         self.front.exec.storage.ring.add_listener(listener, Token(LISTEN | portal as u64));
     }
 
     /// Accepts at a portal no more.
     fn end_listener(&mut self, portal: usize) {
+        self.core.listeners().retain(|(slot, _)| *slot != portal);
         self.front.exec.storage.ring.remove_listener(Token(LISTEN | portal as u64));
     }
 

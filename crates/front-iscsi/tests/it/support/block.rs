@@ -13,6 +13,8 @@ pub enum At {
     Open,
     /// It closes one.
     Close,
+    /// It hands a request to the storage.
+    Submit,
 }
 
 /// Stalls the first event loop that comes by after it was armed, until it is opened.
@@ -31,6 +33,11 @@ struct State {
 impl Trap {
     pub fn arm(&self, at: At) {
         self.state.lock().expect("no panic").armed = Some(at);
+    }
+
+    /// True while it has an event loop.
+    pub fn has_one(&self) -> bool {
+        self.state.lock().expect("no panic").stalled
     }
 
     pub fn open(&self) {
@@ -83,6 +90,7 @@ struct TrappedChannel {
 
 impl Channel<Payload, Ring> for TrappedChannel {
     fn submit(&mut self, request: Request<Payload>, ring: &mut Ring) -> Submit<Payload> {
+        self.trap.pass(At::Submit);
         self.inner.submit(request, ring)
     }
 
