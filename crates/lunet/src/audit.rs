@@ -118,7 +118,7 @@ pub fn log(origin: &Origin, change: &Change, result: &anyhow::Result<Done>, list
 }
 
 /// The kind of a change, and what it concerns: `create-volume name="a" size=1024`.
-fn described(change: &Change) -> String {
+pub(crate) fn described(change: &Change) -> String {
     let change = serde_json::to_value(change).unwrap_or_default();
     let mut out = change["do"].as_str().unwrap_or_default().to_owned();
     for key in TOLD {

@@ -8,6 +8,7 @@ use std::mem::MaybeUninit;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::net::UnixStream;
 
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::net::{
     RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SendAncillaryBuffer,
     SendAncillaryMessage, SendFlags, recvmsg, sendmsg,
@@ -55,6 +56,14 @@ pub fn receive<T: DeserializeOwned>(mut stream: &UnixStream) -> io::Result<T> {
     let mut bytes = Zeroizing::new(vec![0; length]);
     stream.read_exact(&mut bytes)?;
     Ok(serde_json::from_slice(&bytes)?)
+}
+
+/// True if nobody is at the other end any more.
+pub fn is_left(stream: &UnixStream) -> bool {
+    // It is told in any case.
+    let mut fds = [PollFd::new(stream, PollFlags::empty())];
+    let now = Timespec { tv_sec: 0, tv_nsec: 0 };
+    matches!(poll(&mut fds, Some(&now)), Ok(1..))
 }
 
 /// Hands sockets over, at most [`SOCKETS`].

@@ -6,7 +6,7 @@
 //! own comes from the server.
 //!
 //! Each question has a pair of sockets of its own, whose one end is handed to the helper: questions do not wait for each
-//! other. The helper ends with the server. If it ends before, sessions go on: there are no more snapshots of ZFS volumes, no
+//! other, and none waits without an end. What nobody waits for any more is not done. The helper ends with the server. If it ends before, sessions go on: there are no more snapshots of ZFS volumes, no
 //! new devices of others, and no REST interface until the server is started again.
 
 mod process;
@@ -52,6 +52,13 @@ pub const ZFS_TIME: Duration = Duration::from_secs(60);
 /// How long the helper may take to end. What holds it up, in the kernel perhaps, does not hold up the server.
 const PARTING: Timespec = Timespec { tv_sec: 1, tv_nsec: 0 };
 
+/// How long the helper may take to answer anything else, or to take a question. A device is opened by its driver, which may
+/// have to wake it.
+const TIME: Duration = Duration::from_secs(30);
+
+/// How much longer than its command an answer about it may take.
+const OVERHEAD: Duration = Duration::from_secs(10);
+
 /// The first thing that the helper is told.
 #[derive(Debug, Serialize, Deserialize)]
 struct Setup {
@@ -83,6 +90,7 @@ enum Ask {
 /// The way to the helper.
 struct Helper {
     stream: Mutex<UnixStream>,
+    process: u32,
 }
 
 static HELPER: OnceLock<Helper> = OnceLock::new();
@@ -105,9 +113,12 @@ pub fn start(user: Option<(u32, u32)>) -> Result<()> {
         .spawn()
         .with_context(|| format!("cannot start the helper process, {PROGRAM}"))?;
     talk::send(&here, &Setup { user })?;
+    // One that is stopped takes nothing: who waits for that keeps all others from asking.
+    here.set_write_timeout(Some(TIME))?;
     // It ends when the server does: nobody waits for it.
+    let process = child.id();
     drop(child);
-    let _ = HELPER.set(Helper { stream: Mutex::new(here) });
+    let _ = HELPER.set(Helper { stream: Mutex::new(here), process });
     lunet_backends::open_devices_with(device);
     Ok(())
 }
@@ -130,17 +141,20 @@ pub fn has_ended() -> bool {
 /// Has the helper end, and waits for that: it was started where the server was, which nobody can unmount until then.
 pub fn end() {
     let Some(helper) = HELPER.get() else { return };
-    let stream = helper.stream.lock().unwrap_or_else(PoisonError::into_inner);
+    // Whoever has it waits for a helper that is stopped.
+    let Ok(stream) = helper.stream.try_lock() else { return };
     // It has ended already if this fails.
     let _ = stream.shutdown(Shutdown::Write);
     let mut fds = [PollFd::new(&*stream, PollFlags::RDHUP)];
     let _ = poll(&mut fds, Some(&PARTING));
 }
 
-/// Asks something, with an open file perhaps. Gives the way on which the answer comes.
-fn ask(ask: &Ask, with: Option<OwnedFd>) -> io::Result<UnixStream> {
+/// Asks something, with an open file perhaps. Gives the way on which the answer comes, which waits no longer than this.
+fn ask(ask: &Ask, with: Option<OwnedFd>, limit: Duration) -> io::Result<UnixStream> {
     let helper = HELPER.get().ok_or(io::ErrorKind::NotConnected)?;
     let (here, there) = UnixStream::pair()?;
+    here.set_read_timeout(Some(limit))?;
+    here.set_write_timeout(Some(limit))?;
     let files: Vec<OwnedFd> = [Some(there.into()), with].into_iter().flatten().collect();
     let stream = helper.stream.lock().unwrap_or_else(PoisonError::into_inner);
     talk::send_sockets(&stream, &files)?;
@@ -152,8 +166,25 @@ fn ask(ask: &Ask, with: Option<OwnedFd>) -> io::Result<UnixStream> {
 
 /// Why there is no answer, for the administrator.
 fn gone(error: io::Error) -> io::Error {
-    let text = format!("the helper process does not answer ({error}): restart lunet");
+    let late = matches!(error.kind(), io::ErrorKind::WouldBlock | io::ErrorKind::TimedOut);
+    let text = match HELPER.get().filter(|_| late) {
+        Some(Helper { process, .. }) if is_stopped(*process) => format!(
+            "the helper process (pid {process}) is stopped and does not answer: let it go on with `kill -CONT {process}`, \
+             or restart lunet"
+        ),
+        Some(Helper { process, .. }) => format!(
+            "the helper process (pid {process}) has not answered in time: what it was asked for may hang; restart lunet if \
+             that goes on"
+        ),
+        None => format!("the helper process does not answer ({error}): restart lunet"),
+    };
     io::Error::new(error.kind(), text)
+}
+
+/// True for a process that a signal or a debugger has stopped, as far as it can be seen.
+fn is_stopped(process: u32) -> bool {
+    let stat = std::fs::read_to_string(format!("/proc/{process}/stat")).unwrap_or_default();
+    stat.rsplit(')').next().is_some_and(|rest| rest.trim_start().starts_with(['T', 't']))
 }
 
 /// Has `zfs` run with these arguments.
@@ -162,7 +193,8 @@ fn gone(error: io::Error) -> io::Error {
 /// As for [`Zfs`](lunet_backends::zfs::Zfs), or there is no helper any more.
 pub fn zfs(arguments: &[&str]) -> Result<String, ZfsError> {
     let owned = arguments.iter().map(ToString::to_string).collect();
-    let answer = ask(&Ask::Zfs(owned), None).and_then(|stream| talk::receive(&stream));
+    let answer =
+        ask(&Ask::Zfs(owned), None, ZFS_TIME + OVERHEAD).and_then(|stream| talk::receive(&stream));
     answer.unwrap_or_else(|error| {
         let command = lunet_backends::zfs::command(arguments);
         Err(ZfsError::Io { command, error: gone(error).to_string() })
@@ -171,7 +203,7 @@ pub fn zfs(arguments: &[&str]) -> Result<String, ZfsError> {
 
 /// Has a block device opened.
 fn device(path: &Path, write: bool) -> io::Result<File> {
-    let stream = ask(&Ask::Device(path.to_owned(), write), None).map_err(gone)?;
+    let stream = ask(&Ask::Device(path.to_owned(), write), None, TIME).map_err(gone)?;
     let opened: std::result::Result<(), i32> = talk::receive(&stream).map_err(gone)?;
     opened.map_err(io::Error::from_raw_os_error)?;
     let files = talk::receive_sockets(&stream).map_err(gone)?;
@@ -180,13 +212,13 @@ fn device(path: &Path, write: bool) -> io::Result<File> {
 
 /// Who listens at an address, if there is a helper that may know.
 pub fn holder(address: SocketAddr) -> Option<String> {
-    let stream = ask(&Ask::Holder(address), None).ok()?;
+    let stream = ask(&Ask::Holder(address), None, TIME).ok()?;
     talk::receive(&stream).ok()?
 }
 
 /// The file that names users or groups, if there is a helper and it may read it.
 pub fn names(of: Names) -> Option<String> {
-    let stream = ask(&Ask::Names(of), None).ok()?;
+    let stream = ask(&Ask::Names(of), None, TIME).ok()?;
     talk::receive(&stream).ok()?
 }
 
@@ -196,7 +228,7 @@ pub fn names(of: Names) -> Option<String> {
 /// Why that is not known.
 #[cfg(feature = "tools")]
 pub fn parts(of: PartsOf) -> Result<Vec<Part>> {
-    let stream = ask(&Ask::Parts(of), None).map_err(gone)?;
+    let stream = ask(&Ask::Parts(of), None, ZFS_TIME + OVERHEAD).map_err(gone)?;
     let found: std::result::Result<_, String> = talk::receive(&stream).map_err(gone)?;
     found.map_err(anyhow::Error::msg)
 }
@@ -210,7 +242,7 @@ impl Rest {
     /// # Errors
     /// It cannot be started, or there is no helper any more.
     pub fn start(stdin: OwnedFd) -> Result<Self> {
-        let stream = ask(&Ask::Rest, Some(stdin)).map_err(gone)?;
+        let stream = ask(&Ask::Rest, Some(stdin), TIME).map_err(gone)?;
         let started: std::result::Result<(), String> = talk::receive(&stream).map_err(gone)?;
         started.map_err(anyhow::Error::msg)?;
         Ok(Self(stream))

@@ -59,7 +59,12 @@ pub fn run() -> Result<()> {
 fn answer(files: Vec<OwnedFd>, setup: &Setup) -> io::Result<()> {
     let mut files = files.into_iter();
     let stream = UnixStream::from(files.next().ok_or(io::ErrorKind::InvalidInput)?);
-    match talk::receive(&stream)? {
+    let asked = talk::receive(&stream)?;
+    if talk::is_left(&stream) {
+        // This process was stopped meanwhile, and the change that has asked has failed.
+        return Ok(());
+    }
+    match asked {
         Ask::Rest => rest(&stream, files.next(), setup),
         Ask::Zfs(arguments) => talk::send(&stream, &zfs(&arguments)),
         #[cfg(feature = "tools")]

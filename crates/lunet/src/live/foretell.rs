@@ -11,6 +11,7 @@ use super::apply::fate;
 use super::differences::differences;
 use super::effects::Weighed;
 use super::{Manager, Served, portals};
+use crate::audit;
 use crate::config::Backend;
 use crate::config::edit::Editor;
 use crate::plan::{self, Plan};
@@ -58,7 +59,7 @@ impl Manager {
         if let Change::Apply { force, keep_sessions } = change {
             return self.preview_apply(*force, *keep_sessions);
         }
-        let _one = self.begin()?;
+        let _one = self.begin(format!("a preview of {}", audit::described(change)))?;
         let now = self.now();
         self.check_foretellable(&now, change)?;
         self.check_untouched(&now)?;
@@ -248,7 +249,7 @@ impl Manager {
     /// # Errors
     /// The text is wrong, or the file cannot be written, or was changed by hand meanwhile.
     pub fn write_text(&self, text: &str) -> Result<lunet_api::Done> {
-        let _one = self.begin()?;
+        let _one = self.begin("a new configuration file".to_owned())?;
         let now = self.now();
         let found = self.file_text()?;
         let mut written = self.written.lock().unwrap_or_else(PoisonError::into_inner);

@@ -46,7 +46,7 @@ use std::hash::RandomState;
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, OnceLock, PoisonError, TryLockError};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use anyhow::{Result, anyhow};
 use lunet_api::{Change, Code, Done};
@@ -57,6 +57,7 @@ use lunet_server::{ApplyError, StartError};
 use zeroize::Zeroizing;
 
 use self::nvme::hosts_alone;
+use crate::audit;
 use crate::config::Config;
 use crate::config::edit::Editor;
 use crate::holder;
@@ -76,6 +77,18 @@ pub use served::{Open, Served};
 use effects::{Consent, Weighed};
 use identity::InUse;
 use journal::{Entry, Journal};
+
+/// Held during a change.
+struct UnderWay<'a> {
+    manager: &'a Manager,
+    _one: MutexGuard<'a, ()>,
+}
+
+impl Drop for UnderWay<'_> {
+    fn drop(&mut self) {
+        *self.manager.under_way() = None;
+    }
+}
 
 /// A change that every shard is ready for, of every server. Dropping it undoes it.
 struct Ready<'a> {
@@ -102,6 +115,8 @@ pub struct Manager {
     now: Mutex<Arc<Served>>,
     /// Held during a change.
     changing: Mutex<()>,
+    /// The change that is under way, and since when.
+    under_way: Mutex<Option<(String, Instant)>>,
     /// The server stops: there will be no more changes.
     closed: AtomicBool,
     /// The change that is under way is only to be foretold.
@@ -148,6 +163,7 @@ impl Manager {
             file,
             now,
             changing: Mutex::new(()),
+            under_way: Mutex::default(),
             closed: AtomicBool::new(false),
             foretelling: AtomicBool::new(false),
             remarks,
@@ -176,7 +192,7 @@ impl Manager {
     /// # Errors
     /// Why not, in one sentence; then nothing has changed.
     pub fn change(&self, change: &Change) -> Result<Done> {
-        let _one = self.begin()?;
+        let _one = self.begin(audit::described(change))?;
         let now = self.now();
         if !matches!(change, Change::Apply { .. } | Change::EndSessions { .. }) {
             self.check_untouched(&now)?;
@@ -195,7 +211,7 @@ impl Manager {
     }
 
     /// Begins a change: no other one does until the guard is dropped.
-    fn begin(&self) -> Result<MutexGuard<'_, ()>> {
+    fn begin(&self, what: String) -> Result<UnderWay<'_>> {
         let one = match self.changing.try_lock() {
             Ok(guard) => guard,
             Err(TryLockError::Poisoned(guard)) => guard.into_inner(),
@@ -203,14 +219,29 @@ impl Manager {
                 return refuse(
                     Code::ChangeUnderWay,
                     "another change is under way",
-                    "try again when it has ended",
+                    format!("try again when it has ended{}", self.told_under_way()),
                 );
             }
         };
         if self.closed.load(Ordering::Acquire) {
             return refuse(Code::Stopping, "lunet is stopping", "ask again when it has started");
         }
-        Ok(one)
+        *self.under_way() = Some((what, lunet_os::time::now()));
+        Ok(UnderWay { manager: self, _one: one })
+    }
+
+    fn under_way(&self) -> MutexGuard<'_, Option<(String, Instant)>> {
+        self.under_way.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// What is under way, if that is known.
+    fn told_under_way(&self) -> String {
+        let under_way = self.under_way();
+        let told = under_way.as_ref().map(|(what, since)| {
+            let seconds = lunet_os::time::now().saturating_duration_since(*since).as_secs();
+            format!("; {what} began {seconds} s ago")
+        });
+        told.unwrap_or_default()
     }
 
     fn dispatch(&self, now: &Served, change: &Change) -> Result<Done> {
