@@ -66,7 +66,7 @@ fn free_port(address: SocketAddr) -> u16 {
 fn again(words: &[String], option: &str, address: SocketAddr) -> String {
     let mut out: Vec<String> = Vec::new();
     let mut words = words.iter();
-    if !words.as_slice().first().is_some_and(|word| word == "serve") {
+    if words.as_slice().first().is_none_or(|word| word != "serve") {
         // Not from the command line.
         return format!("serve {option} {address}");
     }

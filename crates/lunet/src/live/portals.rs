@@ -10,7 +10,7 @@ use toml_edit::{Array, Value};
 use super::effects::Consent;
 use super::sessions::concerning;
 use super::{Manager, Served, done};
-use crate::config::{Config, DEFAULT_PORTAL, NVME_PORT};
+use crate::config::{Config, DEFAULT_PORTAL, NVME_PORT, Portal};
 use crate::exposure;
 use crate::trouble::refuse;
 
@@ -52,13 +52,8 @@ impl Manager {
         let mut keys = vec![("address", Value::from(address.to_string()))];
         keys.extend(tag.map(|tag| ("tag", Value::from(i64::from(tag)))));
         // All portals with a tag are one group.
-        if let Some(like) = all().find(|portal| portal.tag == tag.unwrap_or(1)) {
-            let state = crate::config::state_word(like.group_state);
-            let written = |key: &'static str, value: Value, is: bool| is.then_some((key, value));
-            let optimized = like.group_state == lunet_scsi::alua::AccessState::Optimized;
-            keys.extend(written("group-state", state.into(), !optimized));
-            keys.extend(written("preferred", true.into(), like.preferred));
-        }
+        let like = all().find(|portal| portal.tag == tag.unwrap_or(1));
+        keys.extend(like.into_iter().flat_map(of_group));
         let words: Array = transport.iter().map(Transport::as_str).collect();
         keys.extend((!words.is_empty()).then(|| ("transport", words.into())));
         let next = self.edited(now, Consent::default(), |editor| {
@@ -284,6 +279,14 @@ pub(super) fn check_nvme(old: &Config, new: &Config, served: bool) -> Result<()>
         }
     }
     Ok(())
+}
+
+/// The keys that a portal shares with another one of its group.
+fn of_group(like: &Portal) -> impl Iterator<Item = (&'static str, Value)> {
+    let optimized = like.group_state == lunet_scsi::alua::AccessState::Optimized;
+    let state = crate::config::state_word(like.group_state);
+    let state = (!optimized).then(|| ("group-state", state.into()));
+    state.into_iter().chain(like.preferred.then(|| ("preferred", true.into())))
 }
 
 /// True if two addresses that are not the same cannot be listened on at once.

@@ -31,7 +31,8 @@ pub fn run(command: &mut Command, patience: Duration, longest: u64) -> io::Resul
     let stdout = child.stdout.take().map(|pipe| pipe::read(pipe, longest + 1));
     let stderr = child.stderr.take().map(|pipe| pipe::read(pipe, longest + 1));
     let status = wait(&mut child, start, patience)?;
-    let rest = |said: Option<Reading>| said.map(|said| said.within(pipe::GRACE)).unwrap_or_default();
+    let rest =
+        |said: Option<Reading>| said.map(|said| said.within(pipe::GRACE)).unwrap_or_default();
     let (stdout, stderr) = (rest(stdout), rest(stderr));
     let cut = stdout.len() as u64 > longest;
     Ok(Done { code: status.code(), stdout, stderr, cut })
