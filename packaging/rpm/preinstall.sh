@@ -30,7 +30,7 @@ refuse() {
     if [ -n "${LUNET_UNCHECKED:-}" ]; then
         next="goes on, because LUNET_UNCHECKED is set"
     else
-        next="keep the lunet that is installed, or set LUNET_UNCHECKED=1 to have this one nevertheless (Downgrades, in /usr/share/doc/lunet/docs/install.md)"
+        next="${2:-keep the lunet that is installed}, or set LUNET_UNCHECKED=1 to have this one nevertheless (Downgrades, in /usr/share/doc/lunet/docs/install.md)"
     fi
     printf 'lunet: %s: %s\n' "$1" "$next" | LC_ALL=C tr -c '\n\040-\176' '?' >&2
     [ -n "${LUNET_UNCHECKED:-}" ] || exit 1
@@ -42,6 +42,15 @@ folders() {
     look '/^[ \t]*\[/ { server = /^[ \t]*\[server\]/ }
         server && /^[ \t]*data[ \t]*=[ \t]*["\047]\// { gsub(/\047/, "\""); split($0, part, "\""); print part[2]; exit }' $config || true
     sed -n 's/^ExecStart=.*--data[= ]\([^ ]*\).*/\1/p' /etc/systemd/system/lunet.service.d/*.conf 2>/dev/null || true
+}
+# The service is a user of the system. A person of its name would have its files, and it the person's.
+check_user() {
+    found=$(getent passwd lunet) || return 0
+    number=$(echo "$found" | cut -d: -f3)
+    case "$found" in
+    *[!A-Za-z0-9_]nologin | *[!A-Za-z0-9_]false) ;;
+    *) [ "$number" -lt 1000 ] || refuse "there is a user lunet who logs in (number $number), and the service would run as that one" "rename that user" ;;
+    esac
 }
 check() {
     if ! found=$(look '/^[ \t]*\[/ { exit } /^[ \t]*version[ \t]*=/ { sub(/#.*/, ""); gsub(/[^0-9]/, ""); print; exit }' $config); then
@@ -69,5 +78,6 @@ keep_devices() {
     chmod 644 /etc/lunet-devices.conf
     echo "lunet: the service may go on to open the devices of its configuration: /etc/lunet-devices.conf lists them now, for you to look at"
 }
+[ "$1" -ne 1 ] || check_user
 check || exit 1
 [ "$1" -lt 2 ] || keep_devices
