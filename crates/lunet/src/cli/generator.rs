@@ -9,7 +9,7 @@
 //! not give it more at the next boot. So the file is read with care, folders of the system are never made writable, and
 //! devices are let in by a list that is root's.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeSet, VecDeque};
 use std::fmt::Write as _;
 use std::fs;
 use std::io::{self, ErrorKind, Read};
@@ -44,11 +44,20 @@ pub struct Generator {
     fstab: PathBuf,
 }
 
+/// The file systems that are mounted, in the form of fstab(5).
+const MOUNTED: &str = "/proc/self/mounts";
+
 /// Folders of the system. What the service may write there by its user, it may already, or it is nothing for volumes.
 const SYSTEM: &[&str] = &[
     "/bin", "/boot", "/dev", "/etc", "/home", "/lib", "/lib32", "/lib64", "/proc", "/root", "/run",
-    "/sbin", "/sys", "/usr",
+    "/sbin", "/sys", "/usr", "/var",
 ];
+
+/// What of the folders of the system is the service's all the same.
+const OWN: &str = "/var/lib/lunet";
+
+/// How many links of a path are followed, as many as Linux does (path_resolution(7)).
+const MAX_LINKS: usize = 40;
 
 /// Kinds of file systems that come over the network (systemd.mount(5)).
 const REMOTE: &[&str] = &[
@@ -87,6 +96,8 @@ struct Machine {
     devices: Vec<String>,
     /// Where file systems are mounted that come over the network.
     remote: Vec<PathBuf>,
+    /// Where file systems are mounted that may not answer while systemd waits for this: nothing in them is looked at.
+    silent: Vec<PathBuf>,
 }
 
 pub fn run(options: &Generator) -> Result<ExitCode> {
@@ -103,6 +114,7 @@ pub fn run(options: &Generator) -> Result<ExitCode> {
     let machine = Machine {
         devices: allowed(&options.devices)?,
         remote: remote(&read_text(&options.fstab, config::MAX_BYTES).unwrap_or_default()),
+        silent: silent(&fs::read_to_string(MOUNTED).unwrap_or_default()),
     };
     let path = options.directories[0].join(DROP_IN);
     let folder = path.parent().unwrap_or(&path);
@@ -162,10 +174,55 @@ fn remote(text: &str) -> Vec<PathBuf> {
     fstab::entries(text).filter(over_network).map(|entry| entry.place).collect()
 }
 
-/// A folder that volumes may be in.
-fn is_writable(folder: &Path) -> bool {
-    let plain = folder.components().all(|part| part != Component::ParentDir);
-    plain && folder != Path::new("/") && !SYSTEM.iter().any(|system| folder.starts_with(system))
+/// Where file systems are mounted that may not answer: those of the network and of programs, and automounts, which systemd
+/// cannot answer before this has ended.
+fn silent(text: &str) -> Vec<PathBuf> {
+    let of_others = |entry: &Entry| {
+        entry.kind == "autofs" || entry.kind.starts_with("fuse") || REMOTE.contains(&entry.kind)
+    };
+    fstab::entries(text).filter(of_others).map(|entry| entry.place).collect()
+}
+
+/// Where a path leads to, by the links that there are; what is not there, or in a file system that may not answer, counts as
+/// it is written. None if there are too many links.
+fn resolved(path: &Path, silent: &[PathBuf]) -> Option<PathBuf> {
+    let parts = |path: &Path| path.iter().map(PathBuf::from).collect::<VecDeque<_>>();
+    let (mut left, mut at, mut links) = (parts(path), PathBuf::from("/"), 0);
+    while let Some(part) = left.pop_front() {
+        if part == Path::new("..") {
+            at.pop();
+            continue;
+        }
+        let next = at.join(&part);
+        if silent.contains(&next) {
+            return Some(left.iter().fold(next, |path, part| path.join(part)));
+        }
+        match fs::read_link(&next) {
+            Ok(target) => {
+                links += 1;
+                let mut before = parts(&target);
+                before.append(&mut left);
+                left = before;
+            }
+            Err(_) => at = next,
+        }
+        if links > MAX_LINKS {
+            return None;
+        }
+    }
+    Some(at)
+}
+
+/// The folder to which a path leads, if volumes may be in it.
+fn writable_folder(path: &Path, silent: &[PathBuf]) -> Option<PathBuf> {
+    let is_plain = |path: &Path| path.components().all(|part| part != Component::ParentDir);
+    let is_systems = |path: &Path| {
+        let below = SYSTEM.iter().any(|system| path.starts_with(system));
+        path == Path::new("/") || below && !path.starts_with(OWN)
+    };
+    let folder = resolved(path, silent)?;
+    (is_plain(path) && is_plain(&folder) && !is_systems(path) && !is_systems(&folder))
+        .then_some(folder)
 }
 
 /// The drop-in for a configuration. `data` is the data directory unless the configuration names another one.
@@ -202,7 +259,10 @@ fn drop_in(config: &Config, data: &Path, machine: &Machine) -> String {
         let _ = writeln!(out, "Before={INITIATORS}");
     }
     out.push_str("[Service]\n");
-    for folder in writable.into_iter().filter(|folder| is_writable(folder)).filter_map(word) {
+    let folders = writable.into_iter().filter(|folder| word(folder).is_some());
+    let folders: BTreeSet<_> =
+        folders.filter_map(|folder| writable_folder(folder, &machine.silent)).collect();
+    for folder in folders.iter().filter_map(|folder| word(folder)) {
         let _ = writeln!(out, "ReadWritePaths=\"-{folder}\"");
     }
     for device in devices.into_iter().filter_map(word) {
@@ -291,6 +351,35 @@ mod tests {
         let machine = Machine { devices: vec!["/dev/sda".into()], ..Machine::default() };
         let text = made_on(&machine, volumes);
         assert!(text.ends_with("[Service]\nDeviceAllow=\"/dev/sda\" rw\n"), "{text}");
+    }
+
+    #[test]
+    fn no_folder_of_the_system_becomes_writable_by_another_name() {
+        let dir = tempfile::TempDir::new().expect("a folder");
+        let dir = dir.path().canonicalize().expect("it is there");
+        let link = |to: &str, name: &str| {
+            std::os::unix::fs::symlink(to, dir.join(name)).expect("a link");
+            dir.join(name)
+        };
+        let (etc, round) = (link("/etc", "etc"), link("round", "round"));
+        let (real, by_parent) = (link("real/a", "a"), link("../../../../../../../../etc", "up"));
+        assert_eq!(resolved(&real.join("b"), &[]), Some(dir.join("real/a/b")));
+        assert_eq!(resolved(&round, &[]), None);
+        assert_eq!(resolved(&by_parent.join("x"), &[]), Some("/etc/x".into()));
+        let written = etc.join("x");
+        assert_eq!(resolved(&written, std::slice::from_ref(&etc)), Some(written));
+        let system =
+            ["/var", "/var/lib", "/var/lib/dpkg", "/var/spool/cron", "/var/lib/lunet-tune"];
+        let system = system.into_iter().map(PathBuf::from).chain([etc, round, by_parent]);
+        for folder in system {
+            assert_eq!(writable_folder(&folder, &[]), None, "{}", folder.display());
+        }
+        for folder in ["/tank/vms", "/var/lib/lunet/more", "/varied"].map(Path::new) {
+            assert_eq!(writable_folder(folder, &[]).as_deref(), Some(folder));
+        }
+        let mounted = "sysfs /sys sysfs rw 0 0\nsystemd-1 /mnt/a\\040b autofs rw 0 0\ns:/x /n nfs4 rw 0 0\n\
+                       p /f fuse.p rw 0 0\n";
+        assert_eq!(silent(mounted), ["/mnt/a b", "/n", "/f"].map(Path::new));
     }
 
     #[test]
