@@ -19,8 +19,8 @@ use serde_json::{Value, json};
 
 use super::{Remote, job};
 
-/// Rules that the machine's owner has added.
-const OWN_RULES: &str = "/etc/lunet/rules.d";
+/// Rules that the machine's owner has added. Not below `/etc/lunet`, whose names are up to the service.
+const OWN_RULES: &str = "/etc/lunet-rules.d";
 /// Something is to be done, or has drifted.
 const CHANGES: u8 = 2;
 
@@ -191,7 +191,7 @@ impl OwnRules {
     fn load(&self, here: bool) -> Result<Rules> {
         let mut loader = Loader::default().with_own()?;
         let own = Path::new(OWN_RULES);
-        if here && own.is_dir() {
+        if here && own.symlink_metadata().is_ok() {
             roots_own(own)?;
             loader = loader.with_folder(own)?;
         }
@@ -202,14 +202,17 @@ impl OwnRules {
     }
 }
 
-/// Refuses rules that somebody else than root has made: what they say is done as root. The user of the service owns
-/// the folder above.
+/// Refuses rules that somebody else than root has made: what they say is done as root. A link is refused, whoever
+/// made it: where it leads to, others may decide.
 fn roots_own(folder: &Path) -> Result<()> {
     let files = folder.read_dir().with_context(|| format!("cannot read {}", folder.display()))?;
     let files = files.map(|file| file.map(|file| file.path())).collect::<Result<Vec<_>, _>>()?;
     for path in std::iter::once(folder).chain(files.iter().map(PathBuf::as_path)) {
         let name = path.display();
-        let found = path.metadata().with_context(|| format!("cannot look at {name}"))?;
+        let found = path.symlink_metadata().with_context(|| format!("cannot look at {name}"))?;
+        if found.is_symlink() {
+            bail!("{name} is a link: rules are read from files and a folder of root's own");
+        }
         if found.uid() != 0 || found.mode() & 0o022 != 0 {
             bail!(
                 "{name}: rules are root's, and nobody else may write them: `chown root {name} && chmod go-w {name}` \
