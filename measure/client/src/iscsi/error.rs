@@ -69,6 +69,9 @@ pub enum Error {
         /// The name that this side logged in with.
         initiator: String,
     },
+    /// The target takes no login for now, whoever asks.
+    #[error("the target refused the login: {0}")]
+    Busy(String),
     /// The target has to prove who it is, and a secret is missing.
     #[error(
         "a target that has to prove who it is (target_user) wants both secrets: USER%SECRET@ in \
@@ -140,6 +143,10 @@ impl From<ProtocolError> for Error {
             ProtocolError::LoginRefused { status: NO_TARGET, .. } => {
                 Self::NoTarget { target: "TARGET".into(), initiator: "INITIATOR".into() }
             }
+            // Status-Class 3: Target Error.
+            ProtocolError::LoginRefused { status, .. } if status >> 8 == 3 => {
+                Self::Busy(refusal(status))
+            }
             ProtocolError::LoginRefused { status, .. } => Self::Refused(refusal(status)),
             ProtocolError::Authentication(method) => Self::Refused(format!(
                 "it wants the authentication method '{method}'; for CHAP, write USER%SECRET@ in \
@@ -185,6 +192,8 @@ mod tests {
     fn a_refusal_says_what_to_do() {
         let refused = |status| Error::from(ProtocolError::LoginRefused { status, address: None });
         assert!(refused(0x0201).to_string().contains("USER%SECRET"));
+        assert!(matches!(refused(0x0301), Error::Busy(_)));
+        assert!(refused(0x0302).to_string().contains("no room for another session"));
         assert!(refused(0x0299).to_string().contains("0x0299"));
         let digest = Error::from(ProtocolError::Answer(Key::DataDigest)).to_string();
         assert!(digest.contains("DataDigest") && digest.contains("prefer-crc32c"), "{digest}");

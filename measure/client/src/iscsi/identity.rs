@@ -15,6 +15,9 @@ const DEVICE_IDENTIFICATION: u8 = 0x83;
 /// Most of an answer of PERSISTENT RESERVE IN that is read, in bytes.
 const MOST: u16 = 32 << 10;
 
+/// More names than this are not taken from a page. Disks have one or two.
+const MOST_NAMES: usize = 16;
+
 /// READ KEYS, READ RESERVATION and READ FULL STATUS.
 const ACTIONS: [u8; 3] = [0, 1, 3];
 
@@ -42,6 +45,7 @@ fn names(page: &[u8]) -> Vec<String> {
             names.extend(name(codes & 0xF, kind & 0xF, id));
         }
     }
+    names.truncate(MOST_NAMES);
     names
 }
 
@@ -55,7 +59,8 @@ fn name(codes: u8, kind: u8, id: &[u8]) -> Option<String> {
         (2 | 3, 8, id) => {
             let text = std::str::from_utf8(id).ok()?.trim_end_matches('\0').to_ascii_lowercase();
             let digits = text.strip_prefix("naa.").or_else(|| text.strip_prefix("eui."))?;
-            digits.bytes().all(|byte| byte.is_ascii_hexdigit()).then_some(text)
+            let is_hex = digits.bytes().all(|byte| byte.is_ascii_hexdigit());
+            (is_hex && !digits.is_empty()).then_some(text)
         }
         _ => None,
     }
@@ -160,6 +165,9 @@ mod tests {
         assert_eq!(names(&page), wanted);
         assert_eq!(names(&[0, 0x83, 0, 12, 1, 3, 0, 8, 0, 0, 0, 0, 0, 0, 0, 0]), [""; 0]);
         assert_eq!(names(&[]), [""; 0]);
+        let short = [&[0, 0x83, 0, 170], &[1, 3, 0, 1, 7].repeat(34)[..]].concat();
+        assert_eq!(names(&short).len(), MOST_NAMES);
+        assert_eq!(names(b"\0\x83\0\x08\x03\x08\0\x04naa."), [""; 0]);
     }
 
     #[test]

@@ -2,6 +2,7 @@
 
 use std::io::{ErrorKind, Read, Write};
 use std::net::{SocketAddr, TcpStream};
+use std::thread;
 use std::time::{Duration, Instant};
 
 use lunet_iscsi::initiator::{
@@ -28,6 +29,10 @@ const MOST_MOVES: usize = 4;
 
 /// Something may have happened to a unit so often before it takes a command.
 const MOST_ATTENTIONS: usize = 16;
+
+/// A unit that is busy is asked so often before its word counts, and this long apart.
+const BUSY_TRIES: usize = 5;
+const BUSY_PAUSE: Duration = Duration::from_millis(200);
 
 /// A session in its full feature phase. `R` and `W` are the buffers that its commands have later.
 pub struct Link<R = Vec<u8>, W = Vec<u8>> {
@@ -161,9 +166,16 @@ impl<R: AsMut<[u8]>, W: AsRef<[u8]>> Link<R, W> {
         }
     }
 
-    /// Waits until the unit takes commands; how it fails if it does not.
+    /// Waits until the unit takes commands; how it fails if it does not. One that is busy for the moment is asked again.
     pub(super) fn wait_ready(&mut self, lun: u64) -> Result<Option<Failure>, Error> {
-        self.repeat(lun, &cdb::ready(), || Data::None).map(|ended| ended.failure)
+        let mut ask = || self.repeat(lun, &cdb::ready(), || Data::None).map(|ended| ended.failure);
+        for _ in 1..BUSY_TRIES {
+            match ask()? {
+                Some(failure) if failure.is_busy() => thread::sleep(BUSY_PAUSE),
+                ended => return Ok(ended),
+            }
+        }
+        ask()
     }
 
     /// Sends a command until it is not answered with a unit attention.

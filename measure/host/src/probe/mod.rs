@@ -230,7 +230,11 @@ fn enter(url: &Target, probe: &mut Probe) -> Result<Link, Error> {
         match open(url, probe) {
             Ok(link) => return Ok(link),
             Err(
-                error @ (Error::Refused(_) | Error::Protocol(_) | Error::Stranger | Error::Proof),
+                error @ (Error::Refused(_)
+                | Error::Busy(_)
+                | Error::Protocol(_)
+                | Error::Stranger
+                | Error::Proof),
             ) => {
                 probe.refused.push(Refused { name, why: harmless(&error.to_string()) });
                 first.get_or_insert(error);

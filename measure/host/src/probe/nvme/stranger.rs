@@ -54,7 +54,10 @@ fn is_iscsi(target: &Target) -> bool {
         patience: PATIENCE,
         ..Login::default()
     };
-    matches!(iscsi::discover(&target, &login), Ok(_) | Err(iscsi::Error::Refused(_)))
+    matches!(
+        iscsi::discover(&target, &login),
+        Ok(_) | Err(iscsi::Error::Refused(_) | iscsi::Error::Busy(_))
+    )
 }
 
 /// Whether it answers a ClientHello as TLS does: by a handshake or an alert.
