@@ -54,6 +54,20 @@ impl fmt::Debug for Printable<'_> {
     }
 }
 
+/// The same for several lines: each is shown as [`printable`] shows it, and they stay lines.
+#[must_use]
+pub fn printable_lines(text: &str) -> String {
+    let mut out = String::with_capacity(text.len());
+    for (number, line) in text.split('\n').enumerate() {
+        if number > 0 {
+            out.push('\n');
+        }
+        // Writing to a String cannot fail.
+        let _ = write!(out, "{}", printable(line));
+    }
+    out
+}
+
 /// JSON text with the characters that [`printable`] hides as escapes (RFC 8259 section 7): what it says stays the same.
 #[must_use]
 pub fn printable_json(text: &str) -> String {
@@ -125,6 +139,12 @@ mod tests {
         ] {
             assert_eq!(printable(text).to_string(), shown, "{text:?}");
         }
+    }
+
+    #[test]
+    fn lines_stay_lines() {
+        assert_eq!(printable_lines("a\u{1b}[2J\n\n\u{202e}b\rc\n"), "a?[2J\n\n?b?c\n");
+        assert_eq!(printable_lines(""), "");
     }
 
     #[test]

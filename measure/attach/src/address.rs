@@ -91,8 +91,9 @@ pub struct Address {
 pub enum AddressError {
     /// It has an unknown beginning.
     #[error(
-        "\"{0}://\" is no transport: an address begins with iscsi://, iser://, nvme-tcp:// or nvme-rdma://, or with the \
-         server's name for the best transport that both ends have"
+        "\"{}://\" is no transport: an address begins with iscsi://, iser://, nvme-tcp:// or nvme-rdma://, or with the \
+         server's name for the best transport that both ends have",
+        .0.escape_debug()
     )]
     Scheme(String),
     /// It is no address of a LUN.
@@ -107,7 +108,7 @@ pub enum AddressError {
     )]
     Secret,
     /// More than a portal.
-    #[error("\"{0}\" is no portal: HOST[:PORT] is")]
+    #[error("\"{}\" is no portal: HOST[:PORT] is", .0.escape_debug())]
     Portal(String),
     /// A name with characters that configuration files of the initiators have a meaning for.
     #[error(

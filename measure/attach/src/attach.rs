@@ -332,6 +332,7 @@ impl Work<'_> {
     fn proven(&self, plan: &Plan, disks: &[String]) -> Result<(), Failed> {
         let names = &plan.offer.disk.names;
         for disk in disks {
+            self.sized(&plan.offer.disk, disk)?;
             let why = match disk::world_name(self.source(), disk) {
                 Some(name) if names.contains(&name) => continue,
                 None if disks.len() == 1 && plan.mount.is_none() => continue,
@@ -350,6 +351,31 @@ impl Work<'_> {
             return Err((WHICH.to_owned(), Fault(why)));
         }
         self.alone(plan)
+    }
+
+    /// Names can be copied, and some disks have none: its size has to be that of the plan, too.
+    fn sized(&self, offered: &Disk, disk: &str) -> Result<(), Failed> {
+        let of = |file: &str| {
+            let number = self.source().int(&format!("/sys/block/{disk}/{file}"))?;
+            u64::try_from(number).ok()
+        };
+        let bytes = of("size").and_then(|sectors| sectors.checked_mul(512));
+        let blocks = of("queue/logical_block_size");
+        let differs = bytes.is_some_and(|have| have != offered.bytes)
+            || blocks.is_some_and(|have| have != u64::from(offered.block_bytes));
+        if !differs {
+            return Ok(());
+        }
+        let said = |number: Option<u64>| number.map_or("?".to_owned(), |number| number.to_string());
+        Err((
+            WHICH.to_owned(),
+            Fault(format!(
+                "/dev/{disk} has {} bytes in blocks of {}, and the disk that the server has is {}: it is another disk",
+                said(bytes),
+                said(blocks),
+                offered.shown()
+            )),
+        ))
     }
 
     /// Nothing else may pass for it, nor be a path of what dm-multipath makes of it.

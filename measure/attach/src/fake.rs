@@ -44,6 +44,8 @@ pub struct Fake {
     pub uuid: RefCell<String>,
     /// What the disks of the sessions are known by, if it is not the same for all.
     pub naa: RefCell<Vec<String>>,
+    /// Sectors and block size of the disks of sessions, as the kernel shows them.
+    pub sizes: Cell<(u64, u32)>,
     /// A file that comes with the program that begins like this or has this word: program, path, text.
     pub comes: RefCell<Option<(String, String, String)>>,
     /// What the server says of the disk when it is asked once more: its name, if that is another one, and who has reserved it.
@@ -102,6 +104,7 @@ impl Fake {
             copy_is_seen: Cell::new(false),
             uuid: RefCell::new(UUID.to_owned()),
             naa: RefCell::default(),
+            sizes: Cell::new((1 << 17, 512)),
             comes: RefCell::default(),
             renamed: RefCell::default(),
             claims: RefCell::default(),
@@ -202,7 +205,12 @@ impl Fake {
                     tree.file(&format!("{path}/block/sd{name}{number}/x"), "");
                     let naa = self.naa.borrow().get(number - 1).cloned();
                     let naa = naa.unwrap_or_else(|| format!("naa.6024c4e{lun}"));
-                    tree.file(&format!("/sys/block/sd{name}{number}/device/wwid"), &naa);
+                    let (disk, (sectors, block)) =
+                        (format!("/sys/block/sd{name}{number}"), self.sizes.get());
+                    tree.file(&format!("{disk}/device/wwid"), &naa);
+                    tree.file(&format!("{disk}/size"), &sectors.to_string());
+                    let block_file = format!("{disk}/queue/logical_block_size");
+                    tree.file(&block_file, &block.to_string());
                 }
             }
             _ if args.contains(&"--logout") => {

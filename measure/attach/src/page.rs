@@ -2,6 +2,8 @@
 
 use std::fmt::Write;
 
+use lunet_iscsi::printable::printable_lines;
+
 use crate::attach::MOUNT_OPTIONS;
 use crate::plan::Plan;
 use crate::status::Status;
@@ -79,7 +81,7 @@ pub fn plan(plan: &Plan) -> String {
     for note in &plan.notes {
         line!(out, "Note: {note}");
     }
-    out
+    printable_lines(&out)
 }
 
 /// What is done once the disk is there.
@@ -144,5 +146,5 @@ pub fn status(all: &[Status]) -> String {
             line!(out, "  state    as it was set");
         }
     }
-    out
+    printable_lines(&out)
 }

@@ -204,13 +204,15 @@ pub fn plan(
     let there = &journals.all;
     let mut offers = server.offers.clone();
     offers.sort_by_key(|offer| offer.transport);
+    // The server may have named it, and a refusal may show it.
+    for offer in &offers {
+        check_name(&offer.name).map_err(|error| Refusal::Option(error.to_string()))?;
+    }
     one_disk(address, &offers)?;
     let Some(offer) = offers.first().cloned() else {
         return Err(Refusal::NoWay(server.refused.clone()));
     };
     check(options, &offer)?;
-    // The server may have named it.
-    check_name(&offer.name).map_err(|error| Refusal::Option(error.to_string()))?;
     if offer.transport.is_nvme() == is_of_iscsi(&offer.name) {
         return Err(Refusal::Option(format!("{} is no name for {}", offer.name, offer.transport)));
     }
@@ -349,13 +351,20 @@ fn proven(offer: &Offer, options: &Options) -> Result<(), Refusal> {
     }
     let Some((first, disk)) = disks().next() else { return Ok(()) };
     if let Some((place, other)) = disks().skip(1).find(|(_, other)| !disk.is(other)) {
-        let shown = |disk: &Disk| format!("{}, {} bytes", disk.names.join(" "), disk.bytes);
         return refused(format!(
             "{} leads to two disks, and as one they would be destroyed: at {first} it is {}, at {place} {}; correct the server, \
              or take one path by --one-path",
             offer.name,
-            shown(disk),
-            shown(other)
+            disk.shown(),
+            other.shown()
+        ));
+    }
+    // The portal that was asked need not be among those that it lists.
+    if let Some((place, other)) = disks().find(|(_, other)| !offer.disk.may_be(other)) {
+        return refused(format!(
+            "the portal that was asked has another disk than the portal that it lists: {}, and {} at {place}; correct the server, or              put the portal into the address that is meant",
+            offer.disk.shown(),
+            other.shown()
         ));
     }
     match options.mkfs {
@@ -378,6 +387,9 @@ fn one_disk(address: &Address, offers: &[Offer]) -> Result<(), Refusal> {
     Err(Refusal::Several(names))
 }
 
+/// The most bytes of a disk: offsets of Linux (loff_t) have 63 bits.
+const LARGEST: u64 = i64::MAX as u64;
+
 fn check(options: &Options, offer: &Offer) -> Result<(), Refusal> {
     let wrong = |why: String| Err(Refusal::Option(why));
     if options.mkfs.is_some() && options.mount.is_none() {
@@ -385,6 +397,12 @@ fn check(options: &Options, offer: &Offer) -> Result<(), Refusal> {
     }
     if options.mkfs.is_some() && offer.disk.read_only {
         return wrong("the disk takes no writes: no file system can be made on it".to_owned());
+    }
+    let Disk { bytes, .. } = offer.disk;
+    if bytes > LARGEST {
+        return Err(Refusal::Disk(format!(
+            "the disk has {bytes} bytes by its own word, and Linux addresses {LARGEST}: correct the server"
+        )));
     }
     match &options.mount {
         Some(directory) if !directory.starts_with('/') || directory == "/" => {
@@ -764,8 +782,8 @@ fn connecting(path: &NvmePath, options: &[String], config: Option<&str>) -> Stri
     let address = address.replace('%', "%%");
     let call = path.connect(options, config);
     format!(
-        "ExecStartPre=-/sbin/modprobe {}\nExecStart=/bin/sh -c 'for c in /sys/class/nvme/nvme*; do if grep -qsxF {nqn} $$c/subsysnqn && \
-         grep -qsx {} $$c/transport && cut -d, -f1,2 $$c/address | grep -qxF traddr={address},trsvcid={port}; then exit 0; fi; done; \
+        "ExecStartPre=-/sbin/modprobe {}\nExecStart=/bin/sh -c 'for c in /sys/class/nvme/nvme*; do if grep -qsxFe {nqn} $$c/subsysnqn && \
+         grep -qsxe {} $$c/transport && cut -d, -f1,2 $$c/address | grep -qxFe traddr={address},trsvcid={port}; then exit 0; fi; done; \
          exec nvme {}'\n",
         path.module(),
         path.kind(),

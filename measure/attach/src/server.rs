@@ -1,7 +1,10 @@
 //! What the server offers, asked by lunet's own initiators as this machine: nothing is changed at either end.
 
-use std::net::{Ipv6Addr, SocketAddr, ToSocketAddrs};
-use std::time::Duration;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, ToSocketAddrs};
+use std::sync::Arc;
+use std::sync::mpsc::{Receiver, channel};
+use std::thread;
+use std::time::{Duration, Instant};
 
 use lunet_client::{Claims, Identity, Registrant, iscsi, nvme};
 use lunet_host::apply::Fault;
@@ -14,6 +17,10 @@ use crate::host::Host;
 
 /// For a connection, and for each answer.
 const PATIENCE: Duration = Duration::from_secs(10);
+/// For all answers together, however many there are: a server can take its time for each of them.
+const WHOLE: Duration = Duration::from_secs(60);
+/// After so long it is told what is waited for.
+const SILENCE: Duration = Duration::from_secs(3);
 /// So many portals are tried, and used.
 const MOST_PORTALS: usize = 8;
 
@@ -62,6 +69,26 @@ impl Disk {
     }
 }
 
+impl Disk {
+    /// Whether nothing that they say of themselves tells two disks apart: those without a name are told apart by their sizes alone.
+    #[must_use]
+    pub fn may_be(&self, other: &Self) -> bool {
+        let is_nameless = self.names.is_empty() && other.names.is_empty();
+        let blocks = |disk: &Self| (disk.bytes, disk.block_bytes);
+        self.is(other) || is_nameless && blocks(self) == blocks(other)
+    }
+
+    /// Its names and sizes, for people.
+    #[must_use]
+    pub fn shown(&self) -> String {
+        let names = match self.names.is_empty() {
+            true => "a disk without a name".to_owned(),
+            false => self.names.join(" "),
+        };
+        format!("{names}, {} bytes in blocks of {}", self.bytes, self.block_bytes)
+    }
+}
+
 /// A disk, and the ways to it by one transport.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Offer {
@@ -107,34 +134,108 @@ pub struct Secrets {
     pub tls: Option<Zeroizing<String>>,
 }
 
-/// Asks the server for what the address means, by each transport that is meant and that this machine has.
+/// Asks the server for what the address means, by each transport that is meant and that this machine has: iSCSI and NVMe at a time,
+/// and for a minute at most. `tell` hears what is waited for if that takes a while.
 #[must_use]
-pub fn look(address: &Address, host: &Host, secrets: &Secrets) -> Server {
+pub fn look(
+    address: &Address,
+    host: &Host,
+    secrets: &Secrets,
+    tell: &mut dyn FnMut(&str),
+) -> Server {
+    let asked = Asked { address: address.clone(), host: host.clone(), secrets: secrets.clone() };
+    let asked = Arc::new(asked);
+    let families = [true, false].map(|of_nvme| {
+        let asked = Arc::clone(&asked);
+        (of_nvme, Answer::of(move || asked.family(of_nvme)))
+    });
+    let since = Instant::now();
     let mut server = Server::default();
-    let asked = Asked { address, host, secrets };
-    let tcp = asked.nvme_offers();
-    for transport in Transport::ALL {
-        if address.transport.is_some_and(|wanted| wanted != transport) {
-            continue;
-        }
-        let lacks = host.lacks(transport).or_else(|| {
-            let tls = secrets.tls.as_ref()?;
-            host.lacks_tls(transport).or_else(|| tls_key(tls).err().map(|why| why.0))
-        });
-        if let Some(lacks) = lacks {
-            server.refused.push((transport, lacks));
-            continue;
-        }
-        let found = match transport.is_nvme() {
-            true => asked.nvme(transport, &tcp),
-            false => asked.iscsi(transport),
-        };
-        match found {
-            Ok(offer) => server.offers.push(offer),
-            Err(why) => server.refused.push((transport, why.0)),
+    for (of_nvme, answer) in families {
+        let what = if of_nvme { "NVMe" } else { "iSCSI" };
+        match answer.within(since, WHOLE, &asked.server(what), tell) {
+            Ok(part) => {
+                server.offers.extend(part.offers);
+                server.refused.extend(part.refused);
+            }
+            Err(why) => {
+                let of_it = |transport: &Transport| {
+                    transport.is_nvme() == of_nvme
+                        && address.transport.is_none_or(|wanted| wanted == *transport)
+                };
+                let all = Transport::ALL.into_iter().filter(of_it);
+                server.refused.extend(all.map(|transport| (transport, why.0.clone())));
+            }
         }
     }
     server
+}
+
+/// What somebody else finds out meanwhile. If it takes too long, nobody waits for it any more.
+struct Answer<T>(Receiver<T>);
+
+impl<T: Send + 'static> Answer<T> {
+    fn of(find: impl FnOnce() -> T + Send + 'static) -> Self {
+        let (send, receive) = channel();
+        // Who no longer waits wants no answer.
+        thread::spawn(move || drop(send.send(find())));
+        Self(receive)
+    }
+
+    /// Waits until `whole` after `since`, and tells `what` is waited for after a while.
+    fn within(
+        &self,
+        since: Instant,
+        whole: Duration,
+        what: &str,
+        tell: &mut dyn FnMut(&str),
+    ) -> Result<T, Why> {
+        let until = |limit: Duration| limit.saturating_sub(since.elapsed());
+        if let Ok(found) = self.0.recv_timeout(until(SILENCE.min(whole))) {
+            return Ok(found);
+        }
+        let limit = whole.as_secs();
+        tell(&format!("waiting for the answers of {what}, for {limit} s at most"));
+        self.0.recv_timeout(until(whole)).map_err(|_| {
+            Why(format!("{what} did not give all its answers within {limit} s: look into its log"))
+        })
+    }
+}
+
+impl Asked {
+    /// The host that is asked, for people.
+    fn server(&self, what: &str) -> String {
+        format!("{} over {what}", printable(&self.address.host))
+    }
+
+    /// What there is by the transports of NVMe, or by those of iSCSI.
+    fn family(&self, of_nvme: bool) -> Server {
+        let Self { address, host, secrets } = self;
+        let mut server = Server::default();
+        let tcp = if of_nvme { self.nvme_offers() } else { None };
+        for transport in Transport::ALL.into_iter().filter(|it| it.is_nvme() == of_nvme) {
+            if address.transport.is_some_and(|wanted| wanted != transport) {
+                continue;
+            }
+            let lacks = host.lacks(transport).or_else(|| {
+                let tls = secrets.tls.as_ref()?;
+                host.lacks_tls(transport).or_else(|| tls_key(tls).err().map(|why| why.0))
+            });
+            if let Some(lacks) = lacks {
+                server.refused.push((transport, lacks));
+                continue;
+            }
+            let found = match transport.is_nvme() {
+                true => self.nvme(transport, &tcp),
+                false => self.iscsi(transport),
+            };
+            match found {
+                Ok(offer) => server.offers.push(offer),
+                Err(why) => server.refused.push((transport, why.0)),
+            }
+        }
+        server
+    }
 }
 
 /// Asks for an offered disk once more, at the first of its portals: what it is, and which other hosts have reserved it by now.
@@ -146,9 +247,13 @@ pub fn again(
     host: &Host,
     secrets: &Secrets,
     offer: &Offer,
+    tell: &mut dyn FnMut(&str),
 ) -> Result<(Disk, Vec<String>), Fault> {
-    let asked = Asked { address, host, secrets };
-    asked.again(offer).map_err(|why| Fault(why.0))
+    let asked = Asked { address: address.clone(), host: host.clone(), secrets: secrets.clone() };
+    let (what, offer) = (asked.server(&offer.transport.to_string()), offer.clone());
+    let answer = Answer::of(move || asked.again(&offer));
+    let found = answer.within(Instant::now(), WHOLE, &what, tell);
+    found.flatten().map_err(|why| Fault(why.0))
 }
 
 /// Why there is no offer, in words.
@@ -164,13 +269,13 @@ impl<E: std::error::Error> From<E> for Why {
 /// The discovery log, if NVMe is meant.
 type NvmeOffers = Option<Result<Vec<nvme::Offer>, Why>>;
 
-struct Asked<'a> {
-    address: &'a Address,
-    host: &'a Host,
-    secrets: &'a Secrets,
+struct Asked {
+    address: Address,
+    host: Host,
+    secrets: Secrets,
 }
 
-impl Asked<'_> {
+impl Asked {
     fn iscsi_target(&self, transport: Transport) -> Result<iscsi::Target, Why> {
         let host = place(&self.address.host, self.address.port.unwrap_or(iscsi::PORT));
         let mut target = iscsi::Target::parse(&format!("{}://{host}", transport.scheme()))?;
@@ -232,13 +337,8 @@ impl Asked<'_> {
         let own = self.own_portal(iscsi::PORT);
         let listed = listed.unwrap_or_default();
         let of_it = listed.iter().filter(|offer| offer.name == unit.target);
-        let mut portals: Vec<Portal> = of_it
-            .flat_map(|offer| &offer.addresses)
-            .filter_map(|text| Some(in_scope(portal(text)?, &self.address.host)))
-            .collect();
-        portals.sort_by_key(|portal| !own.contains(&(portal.address.clone(), portal.port)));
-        portals.dedup();
-        portals.extend(self.more(&portals, iscsi::PORT, Some(1)));
+        let texts = of_it.flat_map(|offer| &offer.addresses).map(String::as_str);
+        let (portals, passed_over) = self.portals(texts, &own, iscsi::PORT, Some(1));
         let mut offer = Offer {
             transport,
             name: unit.target.clone(),
@@ -249,16 +349,20 @@ impl Asked<'_> {
             disks: Vec::new(),
             unusable: Vec::new(),
         };
-        offer.unusable = too_many(&mut portals);
-        for portal in portals {
+        offer.unusable = passed_over;
+        let found = each(&portals, |portal| {
             let by =
                 iscsi::Target { host: portal.address.clone(), port: portal.port, ..target.clone() };
-            match iscsi::identify(&by, &login) {
-                Ok((unit, identity)) => {
+            let (unit, identity) = iscsi::identify(&by, &login)?;
+            Ok(of_unit(unit, identity))
+        });
+        for (portal, disk) in portals.into_iter().zip(found) {
+            match disk {
+                Ok(disk) => {
                     offer.portals.push(portal);
-                    offer.disks.push(of_unit(unit, identity));
+                    offer.disks.push(disk);
                 }
-                Err(error) => offer.unusable.push((portal.place(), Why::from(error).0)),
+                Err(why) => offer.unusable.push((portal.place(), why.0)),
             }
         }
         if offer.portals.is_empty() {
@@ -276,17 +380,39 @@ impl Asked<'_> {
         addresses(&self.address.host, self.address.port.unwrap_or(port))
     }
 
-    /// Portals that are named besides those that are listed: one of each host.
-    fn more(&self, listed: &[Portal], port: u16, tag: Option<u16>) -> Vec<Portal> {
-        let first = |(host, own): &(String, Option<u16>)| {
-            addresses(host, own.unwrap_or(port)).into_iter().next()
-        };
-        let named = self.address.more.iter().filter_map(first);
-        let named = named.map(|(address, port)| Portal { address, port, tag });
-        let is_new = |portal: &Portal| {
-            listed.iter().all(|have| (&have.address, have.port) != (&portal.address, portal.port))
-        };
-        named.filter(is_new).collect()
+    /// The portals that are asked, each once, those of the host that is named first: what the server lists and what is named besides.
+    /// And those that are passed over, with the reason.
+    fn portals<'a>(
+        &self,
+        listed: impl Iterator<Item = &'a str>,
+        own: &[(String, u16)],
+        port: u16,
+        tag: Option<u16>,
+    ) -> (Vec<Portal>, Vec<(String, String)>) {
+        let typed =
+            self.address.more.iter().map(|(host, own)| addresses(host, own.unwrap_or(port)));
+        let typed: Vec<_> = typed.collect();
+        let is_here = |(text, _): &(String, u16)| ip(text).is_some_and(|ip| ip.is_loopback());
+        let loopback = own.iter().chain(typed.iter().flatten()).any(is_here);
+        let mut portals = Vec::new();
+        let mut passed_over = Vec::new();
+        for text in listed {
+            match portal(text).map(|portal| in_scope(portal, &self.address.host)) {
+                Some(portal) => match no_address(&portal.address, loopback) {
+                    None => portals.push(portal),
+                    Some(why) => passed_over.push((portal.place(), why.to_owned())),
+                },
+                None => passed_over
+                    .push((printable(text).to_string(), "it is no IP address and port".to_owned())),
+            }
+        }
+        portals.sort_by_key(|portal| !own.contains(&(portal.address.clone(), portal.port)));
+        let named = typed.into_iter().filter_map(|all| all.into_iter().next());
+        portals.extend(named.map(|(address, port)| Portal { address, port, tag }));
+        once(&mut portals);
+        passed_over.truncate(MOST_PORTALS);
+        passed_over.extend(too_many(&mut portals));
+        (portals, passed_over)
     }
 
     /// The discovery log, over TCP, if NVMe is meant at all.
@@ -346,19 +472,15 @@ impl Asked<'_> {
                 offer.nqn, offer.address
             )));
         }
-        let mut portals: Vec<Portal> = listed
-            .iter()
-            .filter_map(|offer| Some(in_scope(portal(&offer.address)?, &self.address.host)))
-            .collect();
         let own = self.own_portal(nvme::PORT);
-        portals.sort_by_key(|portal| !own.contains(&(portal.address.clone(), portal.port)));
-        portals.dedup();
-        portals.extend(self.more(&portals, nvme::PORT, None));
+        let texts = listed.iter().map(|offer| offer.address.as_str());
+        let (portals, passed_over) = self.portals(texts, &own, nvme::PORT, None);
         let mut found: Option<Offer> = None;
         let mut unusable = Vec::new();
-        let beyond = too_many(&mut portals);
-        for portal in portals {
-            match self.namespace(transport, &nqn, self.nsid(), &portal) {
+        let nsid = self.nsid();
+        let answers = each(&portals, |portal| self.namespace(transport, &nqn, nsid, portal));
+        for (portal, answer) in portals.into_iter().zip(answers) {
+            match answer {
                 Ok((namespace, identity)) => {
                     let claims = of_others(&identity.claims, &self.own_id());
                     let disk = of_namespace(&namespace, identity);
@@ -379,7 +501,7 @@ impl Asked<'_> {
             }
         }
         match (found, unusable.first()) {
-            (Some(offer), _) => Ok(Offer { unusable: [unusable, beyond].concat(), ..offer }),
+            (Some(offer), _) => Ok(Offer { unusable: [unusable, passed_over].concat(), ..offer }),
             (None, Some((_, why))) => Err(Why(why.clone())),
             (None, None) => Err(Why(format!("the subsystem {nqn} has no portal for it"))),
         }
@@ -445,6 +567,60 @@ impl Asked<'_> {
     }
 }
 
+/// Asks all portals at a time; the answers in their order.
+fn each<T: Send>(
+    portals: &[Portal],
+    ask: impl Fn(&Portal) -> Result<T, Why> + Sync,
+) -> Vec<Result<T, Why>> {
+    let ask = &ask;
+    thread::scope(|scope| {
+        let asked: Vec<_> = portals.iter().map(|portal| scope.spawn(move || ask(portal))).collect();
+        let failed = |_| Err(Why("the look at it failed".to_owned()));
+        asked.into_iter().map(|answer| answer.join().unwrap_or_else(failed)).collect()
+    })
+}
+
+/// Leaves each portal once: one that is listed in two portal groups, or under two names, is one way to the disk.
+fn once(portals: &mut Vec<Portal>) {
+    let mut seen = Vec::new();
+    portals.retain(|portal| {
+        let place = (portal.address.clone(), portal.port);
+        let is_new = !seen.contains(&place);
+        seen.push(place);
+        is_new
+    });
+}
+
+/// Why an address that a server lists is not one of its own for this machine. Loopback is, if that is what was asked for.
+fn no_address(address: &str, loopback: bool) -> Option<&'static str> {
+    match ip(address) {
+        None => Some("it is no IP address"),
+        Some(ip) if ip.is_unspecified() => Some("it is the unspecified address"),
+        Some(ip) if ip.is_multicast() || ip == Ipv4Addr::BROADCAST => {
+            Some("it is the address of many machines")
+        }
+        Some(ip) if ip.is_loopback() && !loopback => {
+            Some("it is this machine's own, and another one was named")
+        }
+        Some(_) => None,
+    }
+}
+
+/// An IP address without its interface.
+fn ip(text: &str) -> Option<IpAddr> {
+    let (address, _) = text.split_once('%').unwrap_or((text, ""));
+    Some(address.parse::<IpAddr>().ok()?.to_canonical())
+}
+
+/// An IP address as this program writes it: IPv6 has several texts for one, and for those of IPv4.
+fn usual(text: &str) -> String {
+    match (ip(text), text.split_once('%')) {
+        (Some(ip), Some((_, scope))) => format!("{ip}%{scope}"),
+        (Some(ip), None) => ip.to_string(),
+        (None, _) => text.to_owned(),
+    }
+}
+
 /// Takes away the portals that are more than are used, and says so.
 fn too_many(portals: &mut Vec<Portal>) -> Vec<(String, String)> {
     let more = portals.split_off(portals.len().min(MOST_PORTALS));
@@ -497,20 +673,19 @@ fn of_others(claims: &Claims, own: &str) -> Vec<String> {
     if let Some(why) = &claims.unknown {
         return vec![format!("whether other hosts have reserved the disk cannot be seen: {why}")];
     }
-    let kind = claims.kind.unwrap_or_default();
     let others = claims.registrants.iter().filter(|registrant| {
         registrant.who.as_deref().is_none_or(|who| !who.eq_ignore_ascii_case(own))
     });
     let said = |registrant: &Registrant| {
         let who = registrant.who.as_deref().unwrap_or("that the disk does not name");
         let key = registrant.key;
-        match registrant.holds {
-            true => format!("the host {who} has reserved the disk ({kind}, key {key:#x})"),
-            false => format!("the host {who} is registered for reservations of it (key {key:#x})"),
+        match claims.kind.filter(|_| registrant.holds) {
+            Some(kind) => format!("the host {who} has reserved the disk ({kind}, key {key:#x})"),
+            None => format!("the host {who} is registered for reservations of it (key {key:#x})"),
         }
     };
     let all: Vec<String> = others.map(said).collect();
-    if all.is_empty() && claims.kind.is_some() && claims.registrants.is_empty() {
+    if let Some(kind) = claims.kind.filter(|_| all.is_empty() && claims.registrants.is_empty()) {
         return vec![format!("a host that the disk does not name has reserved it ({kind})")];
     }
     all
@@ -524,7 +699,7 @@ fn addresses(host: &str, port: u16) -> Vec<(String, u16)> {
             let number = address.scope_id().to_string();
             format!("{}%{}", address.ip(), named.unwrap_or(&number))
         }
-        address => address.ip().to_string(),
+        address => address.ip().to_canonical().to_string(),
     };
     let found = (host, port).to_socket_addrs().into_iter().flatten();
     found.map(|address| (text(address), port)).filter(|(text, _)| is_word(text)).collect()
@@ -557,7 +732,7 @@ fn portal(text: &str) -> Option<Portal> {
     let (address, port) = place.rsplit_once(':')?;
     let address = address.trim_start_matches('[').trim_end_matches(']');
     is_word(address)
-        .then(|| Some(Portal { address: address.to_owned(), port: port.parse().ok()?, tag }))?
+        .then(|| Some(Portal { address: usual(address), port: port.parse().ok()?, tag }))?
 }
 
 /// The bytes of a UUID.
@@ -569,9 +744,7 @@ fn uuid(text: &str) -> Option<[u8; 16]> {
 
 #[cfg(test)]
 mod tests {
-    use lunet_client::{Claims, Registrant};
-
-    use super::{Disk, Portal, addresses, in_scope, of_others, portal, too_many, uuid};
+    use super::*;
 
     #[test]
     fn portals_are_read_as_targets_write_them() {
@@ -591,6 +764,75 @@ mod tests {
         assert_eq!((portals.len(), told.len()), (8, 2));
         assert_eq!(told[0], ("192.0.2.1:9".to_owned(), "there are more than 8".to_owned()));
         assert_eq!((too_many(&mut portals), portals.len()), (Vec::new(), 8));
+    }
+
+    /// Portals that are asked of an address, and those that are passed over.
+    fn asked(url: &str, more: &[&str], listed: &[&str]) -> (Vec<String>, Vec<String>) {
+        let address = Address::parse(url).expect("an address");
+        let add = |address: Address, text: &&str| address.with_portal(text).expect("a portal");
+        let address = more.iter().fold(address, add);
+        let asked = Asked { address, host: Host::default(), secrets: Secrets::default() };
+        let own = asked.own_portal(3260);
+        let (portals, passed) = asked.portals(listed.iter().copied(), &own, 3260, Some(1));
+        let places = portals.iter().map(Portal::place).collect();
+        (places, passed.into_iter().map(|(place, _)| place).collect())
+    }
+
+    #[test]
+    fn a_portal_is_one_path_however_often_it_is_named() {
+        let listed = ["192.0.2.2:3260,1", "192.0.2.1:3260,1", "192.0.2.1:3260,2"];
+        let own_first = ["192.0.2.1:3260".to_owned(), "192.0.2.2:3260".to_owned()];
+        assert_eq!(asked("iscsi://192.0.2.1", &[], &listed).0, own_first);
+        assert_eq!(asked("iscsi://192.0.2.1", &["192.0.2.2"], &listed).0, own_first);
+        let mapped = ["192.0.2.1:3260,1", "[::ffff:192.0.2.1]:3260,2"];
+        assert_eq!(asked("iscsi://192.0.2.1", &[], &mapped).0, ["192.0.2.1:3260"]);
+        let six = ["[fd00::1]:3260,1", "[fd00:0:0:0::1]:3260,2"];
+        assert_eq!(asked("iscsi://[fd00::0:1]", &["[fd00::1]"], &six).0, ["[fd00::1]:3260"]);
+        let ports = ["192.0.2.1:3260,1", "192.0.2.1:3261,1"];
+        assert_eq!(asked("iscsi://192.0.2.1", &[], &ports).0.len(), 2);
+    }
+
+    #[test]
+    fn addresses_that_are_no_servers_are_passed_over() {
+        let odd = [
+            "0.0.0.0:3260,1",
+            "[::]:3260,1",
+            "224.0.0.1:3260,1",
+            "[ff02::1]:3260,1",
+            "255.255.255.255:3260,1",
+            "[::ffff:0.0.0.0]:3260,1",
+            "localhost:3260,1",
+        ];
+        let (portals, passed) = asked("iscsi://192.0.2.1", &[], &odd);
+        assert_eq!((portals.len(), passed.len()), (0, odd.len()));
+        let own = ["127.0.0.1:3260,1", "[::1]:3260,1", "192.0.2.1:3260,1"];
+        assert_eq!(asked("iscsi://192.0.2.1", &[], &own).0, ["192.0.2.1:3260"]);
+        assert_eq!(asked("iscsi://127.0.0.1", &[], &own).0.len(), 3);
+        let (_, shown) = asked("iscsi://192.0.2.1", &[], &["a\u{1b}[2Jb:3260,1"]);
+        assert_eq!(shown, ["a?[2Jb:3260,1"]);
+    }
+
+    #[test]
+    fn answers_that_take_long_are_told_and_then_given_up() {
+        let soon = Duration::from_millis(20);
+        let mut told = Vec::new();
+        let mut tell = |text: &str| told.push(text.to_owned());
+        let slow = Answer::of(|| thread::park_timeout(Duration::from_secs(3600)));
+        let given_up = slow.within(Instant::now(), soon, "192.0.2.1 over iSCSI", &mut tell);
+        let Err(Why(why)) = given_up else { panic!("it answered") };
+        assert!(why.contains("192.0.2.1 over iSCSI did not give all its answers"), "{why}");
+        assert_eq!(told.len(), 1);
+        assert!(told[0].starts_with("waiting for the answers of 192.0.2.1"), "{told:?}");
+        let quick = Answer::of(|| 7).within(Instant::now(), WHOLE, "it", &mut |_| ());
+        assert!(matches!(quick, Ok(7)));
+    }
+
+    #[test]
+    fn advice_about_access_follows_a_refusal_of_access_alone() {
+        let login = iscsi::Login::default();
+        let advised = |error| not_let_in(error, &login).0.contains("has to let in");
+        assert!(advised(iscsi::Error::Refused("no".to_owned())));
+        assert!(!advised(iscsi::Error::Busy("try again later".to_owned())));
     }
 
     #[test]
@@ -629,6 +871,8 @@ mod tests {
             "the host that the disk does not name is registered for reservations of it (key 0x1a)",
         ];
         assert_eq!(of(Some("exclusive access"), others), wanted);
+        let held = "the host it is registered for reservations of it (key 0x1a)";
+        assert_eq!(of(None, vec![registrant("it", true)]), [held]);
         assert_eq!(of(Some("write exclusive"), vec![]).len(), 1);
         assert!(of_others(&Claims::unknown("BUSY"), "me")[0].ends_with("cannot be seen: BUSY"));
     }

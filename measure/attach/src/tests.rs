@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use lunet_iscsi::printable::is_printable;
 use proptest::prelude::*;
 use zeroize::Zeroizing;
 
@@ -356,6 +357,7 @@ fn paths_to_two_disks_are_not_taken_for_one() {
                 disk.names.retain(|name| !name.is_empty());
             }
             offer.disks[1].bytes = bytes;
+            offer.disk = offer.disks[0].clone();
             plan(&url, &host, &server(vec![offer]), options, &Journals::default())
         };
         let one = Options { one_path: true, ..mounted() };
@@ -376,6 +378,43 @@ fn paths_to_two_disks_are_not_taken_for_one() {
             assert!(planned(names, bytes, &bare).is_ok(), "{names:?}");
             assert_eq!(planned(names, bytes, &one).is_ok(), !names[0].is_empty(), "{names:?}");
         }
+    }
+}
+
+/// The portal that is in the address lists another one alone, behind which is another disk.
+#[test]
+fn the_disk_of_the_plan_is_that_of_every_portal() {
+    let (url, host) = (address("iscsi://192.0.2.9"), Host::look(&Fake::new()));
+    let planned = |change: &dyn Fn(&mut Disk)| {
+        let mut offer = offer(Transport::Iscsi, 1);
+        change(&mut offer.disk);
+        plan(&url, &host, &server(vec![offer]), &Options::default(), &Journals::default())
+    };
+    assert!(planned(&|_| {}).is_ok());
+    let changes: [&dyn Fn(&mut Disk); 4] = [
+        &|disk| disk.names = vec!["naa.6024c4e9".to_owned()],
+        &|disk| disk.names.clear(),
+        &|disk| disk.bytes = 1 << 25,
+        &|disk| disk.block_bytes = 4096,
+    ];
+    for change in changes {
+        let refused = planned(change).expect_err("another disk").to_string();
+        assert!(
+            refused.contains("another disk") && refused.contains("192.0.2.1:3260"),
+            "{refused}"
+        );
+    }
+}
+
+#[test]
+fn a_disk_that_linux_cannot_address_is_refused() {
+    let (url, host) = (address("iscsi://192.0.2.1"), Host::look(&Fake::new()));
+    for (bytes, is_fine) in [((1 << 63) - 512, true), (1 << 63, false), (u64::MAX - 511, false)] {
+        let mut offer = offer(Transport::Iscsi, 1);
+        (offer.disk.bytes, offer.disks[0].bytes) = (bytes, bytes);
+        let planned =
+            plan(&url, &host, &server(vec![offer]), &Options::default(), &Journals::default());
+        assert_eq!(planned.is_ok(), is_fine, "{bytes}");
     }
 }
 
@@ -429,6 +468,31 @@ fn what_the_kernel_shows_has_to_be_the_disk_that_was_asked() {
         assert!(why.0.contains(said), "{why}");
         assert!(!fake.ran.borrow().iter().any(|call| call.starts_with("multipath -a")));
         assert_eq!(fake.state(), before);
+    }
+}
+
+/// A name may be copied, and a disk need not have one.
+#[test]
+fn what_the_kernel_shows_has_to_have_the_size_that_was_told() {
+    for (naa, sizes, is_it) in [
+        (None, (1 << 17, 512), true),
+        (None, (1 << 16, 512), false),
+        (None, (1 << 17, 4096), false),
+        (Some("t10.LUNET"), (1 << 17, 512), true),
+        (Some("t10.LUNET"), (1 << 16, 512), false),
+    ] {
+        let fake = Fake::new();
+        let before = fake.state();
+        fake.sizes.set(sizes);
+        *fake.naa.borrow_mut() = naa.map(str::to_owned).into_iter().collect();
+        let plan = planned(&fake, Transport::Iscsi, 1, &Options::default());
+        match attach(&fake, &plan, &secrets(), &[], STATE) {
+            Ok(_) => assert!(is_it, "{naa:?} {sizes:?}"),
+            Err(error) => {
+                assert!(!is_it && error.to_string().contains("it is another disk"), "{error}");
+                assert_eq!(fake.state(), before);
+            }
+        }
     }
 }
 
@@ -1304,6 +1368,9 @@ fn names_have_the_forms_that_there_are() {
         "",
         "..",
         "-config=x",
+        "-oexec",
+        "../../../etc/cron.d",
+        "iqn.2026-11.x:a/../x",
         "a/b",
         "a b",
         "a\nb",
@@ -1325,6 +1392,45 @@ fn names_have_the_forms_that_there_are() {
     assert!(planned(Transport::Iscsi, IQN) && planned(Transport::NvmeTcp, NQN));
     assert!(!planned(Transport::Iscsi, NQN) && !planned(Transport::NvmeTcp, IQN));
     assert!(!planned(Transport::Iscsi, "iqn.2026-11.x:a/b") && !planned(Transport::Iscsi, ".."));
+}
+
+/// A server says what it likes: no text of it steers a terminal, in a refusal neither.
+#[test]
+fn names_that_are_refused_steer_no_terminal() {
+    let host = Host::look(&Fake::new());
+    let planned = |names: &[&str], url: &str| {
+        let named = |(at, name): (usize, &&str)| {
+            let mut one = Offer { name: (*name).to_owned(), ..offer(Transport::ALL[3 - at], 1) };
+            one.disk.bytes <<= at;
+            one
+        };
+        let offers = server(names.iter().enumerate().map(named).collect());
+        let options = Options::default();
+        let refused = plan(&address(url), &host, &offers, &options, &Journals::default());
+        refused.expect_err("no name").to_string()
+    };
+    for odd in ["\u{1b}[2J", "\u{9b}2J", "\u{202e}x", "\u{2066}x", "\nlunet: fine", "\rx"] {
+        for name in [format!("iqn.2026-11.x:{odd}"), format!("nqn.2026-11.x:{odd}")] {
+            // By a transport, and where several names are shown.
+            for said in
+                [planned(&[&name], "iscsi://192.0.2.1"), planned(&[&name, NQN], "192.0.2.1")]
+            {
+                assert!(said.chars().all(is_printable), "{said:?}");
+            }
+        }
+    }
+}
+
+/// Names begin with no dash, and the programs of the units are told so, too.
+#[test]
+fn units_take_no_name_for_an_option() {
+    let fake = Fake::new();
+    let plan = planned(&fake, Transport::NvmeTcp, 1, &Options::default());
+    let all: Vec<_> = plan.steps.iter().filter_map(|step| step.text()).collect();
+    let text = all.iter().find(|(path, _)| path.ends_with("-1.service")).expect("a unit").1;
+    for word in [format!("-qsxFe {NQN} "), "-qsxe tcp ".into(), "-qxFe traddr=192.0.2.1,".into()] {
+        assert!(text.contains(&word), "{text}");
+    }
 }
 
 #[test]

@@ -18,6 +18,7 @@ use lunet_attach::script::{Platform, script};
 use lunet_attach::server::{self, Offer, Secrets};
 use lunet_attach::system::{Live, RUN, System};
 use lunet_attach::{Lock, attach as steps, detach as back, page, status as state};
+use lunet_iscsi::printable::{printable_json, printable_lines};
 use serde_json::{Value, json};
 use zeroize::Zeroizing;
 
@@ -147,7 +148,7 @@ pub fn attach(options: &Attach, remote: &Remote) -> Result<ExitCode> {
         bail!(nothing);
     }
     let ask = |offer: &Offer| {
-        server::again(&address, &Host::look(Live.machine().source()), &secrets, offer)
+        server::again(&address, &Host::look(Live.machine().source()), &secrets, offer, &mut note)
     };
     let done =
         steps::attach(&Live, &plan, &secrets, &there.all, STATE, &ask).map_err(
@@ -159,7 +160,7 @@ pub fn attach(options: &Attach, remote: &Remote) -> Result<ExitCode> {
     let text = match (options.json, &done.attachment.mount) {
         (true, _) => {
             let state = state::status(&Live, &done.attachment);
-            format!("{:#}\n", json!({ "plan": of_plan(&plan), "attached": state }))
+            json_of(&json!({ "plan": of_plan(&plan), "attached": state }))
         }
         (false, Some(at)) => format!("{} is {}, mounted at {at}.\n", plan.name, done.device),
         (false, None) => format!("{} is {}.\n", plan.name, done.device),
@@ -195,11 +196,11 @@ pub fn detach(options: &Detach, remote: &Remote) -> Result<ExitCode> {
     let kept = back::detach(&Live, &mut attachment, &others, STATE, options.force)
         .with_context(|| format!("{name} cannot be detached"))?;
     if options.json {
-        print(&format!("{:#}\n", json!({ "detached": name, "kept": kept })))?;
+        print(&json_of(&json!({ "detached": name, "kept": kept })))?;
         return Ok(ExitCode::SUCCESS);
     }
     let kept: String = kept.iter().map(|what| format!("Kept: {what}\n")).collect();
-    print(&format!("{kept}{name} is detached.\n"))?;
+    print(&printable_lines(&format!("{kept}{name} is detached.\n")))?;
     Ok(ExitCode::SUCCESS)
 }
 
@@ -211,7 +212,7 @@ fn status(json: bool) -> Result<ExitCode> {
         let of = |damaged: &Damaged| json!({ "name": damaged.name, "damaged": damaged });
         let whole = all.iter().map(|status| json!(status));
         let both: Vec<Value> = whole.chain(damaged.iter().map(of)).collect();
-        print(&format!("{:#}\n", json!(both)))?;
+        print(&json_of(&json!(both)))?;
     } else {
         print(&page::status(&all))?;
     }
@@ -227,7 +228,7 @@ fn journals() -> Journals {
 }
 
 fn note(text: &str) {
-    let _ = writeln!(io::stderr(), "lunet: note: {text}");
+    let _ = writeln!(io::stderr(), "lunet: note: {}", printable_lines(text));
 }
 
 /// Takes back what was interrupted with this address, and gives what is attached, and how to say that nothing else was changed.
@@ -265,7 +266,12 @@ fn asked(question: &str) -> Result<bool> {
 }
 
 fn show(plan: &Plan, json: bool) -> Result<()> {
-    print(&if json { format!("{:#}\n", of_plan(plan)) } else { page::plan(plan) })
+    print(&if json { json_of(&of_plan(plan)) } else { page::plan(plan) })
+}
+
+/// JSON for people and programs, in which nothing that the server says steers a terminal.
+fn json_of(value: &Value) -> String {
+    printable_json(&format!("{value:#}\n"))
 }
 
 fn of_plan(plan: &Plan) -> Value {
@@ -313,7 +319,7 @@ impl Attach {
             steps::check_directory(source, directory)?;
         }
         let host = Host::look(source);
-        let server = server::look(address, &host, secrets);
+        let server = server::look(address, &host, secrets, &mut note);
         let wanted = plan::Options {
             profile: self.profile.into(),
             mount,
