@@ -10,6 +10,7 @@ use std::process::ExitCode;
 use clap::{Args, CommandFactory, Parser, Subcommand};
 use lunet::control::{JOB_VARIABLE, Layout};
 use lunet::{config, log, plan, serve, units};
+use lunet_iscsi::printable::printable_lines;
 use rustix::process::{
     Resource, Rlimit, Signal, getppid, getrlimit, set_parent_process_death_signal, setrlimit,
 };
@@ -215,7 +216,8 @@ fn main() -> ExitCode {
         Command::SystemdGenerator(options) => cli::generate(&options),
     };
     let code = result.unwrap_or_else(|error| {
-        units::plain(&format!("{error:#}")).lines().for_each(log::fail);
+        // Names and words of strangers may stand in it.
+        printable_lines(&units::plain(&format!("{error:#}"))).lines().for_each(log::fail);
         ExitCode::FAILURE
     });
     log::finish();

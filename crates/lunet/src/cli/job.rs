@@ -9,8 +9,9 @@ use std::time::Duration;
 
 use anyhow::{Context, Result, anyhow};
 use lunet::control::Error;
-use lunet::control::remote::{Remote, harmless, one_line};
+use lunet::control::remote::{Remote, one_line};
 use lunet_api::Code;
+use lunet_iscsi::printable::printable_lines;
 use serde::Deserialize;
 use serde_json::{Value, json};
 use signal_hook::consts::{SIGINT, SIGTERM};
@@ -52,7 +53,7 @@ impl Job {
     /// Shows that on standard error.
     fn show(&self, shown: &mut usize) {
         for line in self.since(*shown) {
-            let _ = writeln!(io::stderr(), "{}", harmless(line));
+            let _ = writeln!(io::stderr(), "{}", printable_lines(line));
         }
         *shown = self.lines;
     }
@@ -103,7 +104,7 @@ pub fn run(remote: &Remote, kind: &str, options: &Value) -> Result<ExitCode> {
 /// Shows what a job has printed, and ends as it has.
 fn finish(job: &Job) -> Result<ExitCode> {
     match &job.result {
-        Some(Value::String(text)) => print(&harmless(text))?,
+        Some(Value::String(text)) => print(&printable_lines(text))?,
         Some(result) => print(&json_text(result)?)?,
         None => {}
     }

@@ -11,10 +11,12 @@ use lunet_api::{
     Unread, Volume, read_reply,
 };
 use serde::de::DeserializeOwned;
+use serde_json::Value;
 use zeroize::Zeroizing;
 
 #[cfg(feature = "tools")]
 use super::remote::Remote;
+use super::tame::tame;
 use super::{Error, check_length, line};
 
 /// How long the server has to answer.
@@ -142,7 +144,7 @@ fn ask_socket<T: DeserializeOwned>(path: &Path, request: &Request) -> Result<T, 
     }
     let line = exchange(&mut stream, request)
         .map_err(|error| Error::NoAnswer { path: path.to_owned(), error })?;
-    match read_reply(&line) {
+    match read_reply(&tamed(&line)) {
         Ok(outcome) => outcome.map_err(Error::Refused),
         Err(Unread::Strange(error)) => {
             Err(Error::NoAnswer { path: path.to_owned(), error: error.into() })
@@ -151,6 +153,15 @@ fn ask_socket<T: DeserializeOwned>(path: &Path, request: &Request) -> Result<T, 
             Err(Error::OtherVersion { path: path.to_owned(), error })
         }
     }
+}
+
+/// An answer that steers no terminal, whoever listens at the socket. What is no JSON stays as it is: nothing of it is shown.
+fn tamed(line: &[u8]) -> Zeroizing<Vec<u8>> {
+    let tamed = serde_json::from_slice::<Value>(line).and_then(|mut answer| {
+        tame(&mut answer, "");
+        serde_json::to_vec(&answer)
+    });
+    Zeroizing::new(tamed.unwrap_or_else(|_| line.to_vec()))
 }
 
 fn exchange(stream: &mut UnixStream, request: &Request) -> io::Result<Zeroizing<Vec<u8>>> {

@@ -17,6 +17,7 @@ mod place;
 #[cfg(feature = "tools")]
 pub mod remote;
 mod server;
+mod tame;
 
 use std::path::{Path, PathBuf};
 

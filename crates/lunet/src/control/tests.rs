@@ -1,4 +1,4 @@
-use std::io::{Read, Write};
+use std::io::{BufRead, BufReader, Read, Write};
 use std::os::unix::fs::PermissionsExt;
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::{Path, PathBuf};
@@ -181,4 +181,29 @@ fn the_server_knows_who_asks() {
     let answer = Client::new(path).targets().unwrap();
     let own = format!("{} {}", rustix::process::geteuid().as_raw(), std::process::id());
     assert_eq!(answer[0].name, own);
+}
+
+/// How a request ends at something that listens at the socket and answers so.
+fn told(answer: &'static str) -> Result<Vec<lunet_api::Volume>, Error> {
+    let dir = TempDir::new().unwrap();
+    let path = default_path(dir.path());
+    let listener = UnixListener::bind(&path).unwrap();
+    let server = std::thread::spawn(move || {
+        let (mut stream, _) = listener.accept().unwrap();
+        BufReader::new(&stream).read_line(&mut String::new()).unwrap();
+        stream.write_all(answer.as_bytes()).unwrap();
+    });
+    let told = Client::new(path).volumes();
+    server.join().unwrap();
+    told
+}
+
+#[test]
+fn what_listens_at_the_socket_steers_no_terminal() {
+    let refusal = r#"{"api":2,"error":{"code":"not-found","message":"no\u001b[2J\u009b\nlunet: yes","fix":"a\u202eb"}}
+"#;
+    let refused = told(refusal).unwrap_err();
+    assert_eq!(refused.to_string(), "no?[2J?; lunet: yes: a?b");
+    let strange = told("{\"api\":2,\"ok\":\"a\\u001b[2J\"}\n").unwrap_err().to_string();
+    assert!(strange.contains("is no lunet") && !strange.contains('\u{1b}'), "{strange}");
 }

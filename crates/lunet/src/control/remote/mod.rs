@@ -15,7 +15,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use lunet_api::{Code, Preview, Request};
-use lunet_iscsi::printable::{is_printable, printable};
+use lunet_iscsi::printable::printable;
 use rustls::ClientConfig;
 use rustls::pki_types::ServerName;
 use serde::Deserialize;
@@ -27,6 +27,8 @@ use ureq::unversioned::resolver::DefaultResolver;
 use ureq::unversioned::transport::{Connector, TcpConnector};
 use zeroize::Zeroizing;
 
+pub use super::tame::one_line;
+use super::tame::tame;
 use super::{ADMIN, Error, READ};
 use crate::config::CONTROL_PORT;
 use routes::Asked;
@@ -364,37 +366,6 @@ fn settings() -> ureq::config::Config {
         .build()
 }
 
-/// Takes out of an answer what steers a terminal: whoever shows it need not think of that. `key` is where it stands.
-fn tame(value: &mut Value, key: &str) {
-    match value {
-        // A configuration has lines, and tabs between its words.
-        Value::String(text) if ["text", "pending"].contains(&key) => {
-            let kept = |c: char| ['\n', '\r', '\t'].contains(&c) || is_printable(c);
-            *text = text.chars().map(|c| if kept(c) { c } else { '?' }).collect();
-        }
-        Value::String(text) => *text = printable(text).to_string(),
-        Value::Array(all) => all.iter_mut().for_each(|one| tame(one, key)),
-        // What a command of the server has printed is shown as such, and JSON with its characters escaped.
-        Value::Object(all) => {
-            let shown = |key: &str| !["config", "result", "progress"].contains(&key);
-            all.iter_mut().filter(|(key, _)| shown(key)).for_each(|(key, one)| tame(one, key));
-        }
-        Value::Null | Value::Bool(_) | Value::Number(_) => {}
-    }
-}
-
-/// Several lines as one, so that none of them can be taken for one of this program.
-pub fn one_line(text: &str) -> String {
-    let lines: Vec<String> = text.lines().map(|line| printable(line).to_string()).collect();
-    lines.join("; ")
-}
-
-/// Several lines that no terminal takes for commands.
-pub fn harmless(text: &str) -> String {
-    let lines: Vec<String> = text.split('\n').map(|line| printable(line).to_string()).collect();
-    lines.join("\n")
-}
-
 /// How TLS is spoken with whom.
 type Tls = Option<(Arc<ClientConfig>, ServerName<'static>)>;
 
@@ -447,27 +418,6 @@ mod tests {
         for server in ["http://192.0.2.1", "http://a.example", "http://localhost.example:80"] {
             assert!(base(server).unwrap_err().contains("loopback addresses alone"), "{server}");
         }
-    }
-
-    #[test]
-    fn a_server_says_nothing_to_the_terminal() {
-        let mut answer = serde_json::json!([{
-            "name": "a\x1b[2Jb\nlunet: c",
-            "backend": "\x1b]0;x\x07",
-            "luns": [{"target": "x\u{202e}y", "lun": 1}],
-            "text": "[a]\r\n\tb = 1 # \x1b[31m\n",
-            "result": {"a": "b\n"},
-        }]);
-        tame(&mut answer, "");
-        let expected = serde_json::json!([{
-            "name": "a?[2Jb?lunet: c",
-            "backend": "?]0;x?",
-            "luns": [{"target": "x?y", "lun": 1}],
-            "text": "[a]\r\n\tb = 1 # ?[31m\n",
-            "result": {"a": "b\n"},
-        }]);
-        assert_eq!(answer, expected);
-        assert_eq!(one_line("a\nlunet: b\r\n\x1b[1m"), "a; lunet: b; ?[1m");
     }
 
     #[test]
