@@ -214,20 +214,7 @@ impl Fake {
                 }
             }
             _ if args.contains(&"--logout") => {
-                let ids = tree.names(BASE);
-                let is_it = |id: &&String| {
-                    let at = format!(
-                        "/sys/class/iscsi_connection/connection{}:0",
-                        id.trim_start_matches("session")
-                    );
-                    tree.read(&format!("{at}/persistent_address")).as_deref() == Some(address)
-                };
-                let id = ids.iter().find(is_it).expect("a session").clone();
-                let number = id.trim_start_matches("session").to_owned();
-                tree.remove(&format!("{BASE}/{id}"));
-                tree.remove(&format!("/sys/class/iscsi_connection/connection{number}:0"));
-                tree.remove(&format!("/sys/block/sda{number}"));
-                tree.remove(&format!("/sys/block/sdb{number}"));
+                logged_out(&mut tree, address);
             }
             _ => {}
         }
@@ -494,4 +481,20 @@ impl System for Fake {
     fn wait(&self, _: Instant, _: Duration) -> bool {
         false
     }
+}
+
+/// Takes away the session of a portal, with what it brought.
+fn logged_out(tree: &mut Tree, address: &str) {
+    let ids = tree.names(BASE);
+    let is_it = |id: &&String| {
+        let connection = format!("connection{}:0", id.trim_start_matches("session"));
+        let at = format!("/sys/class/iscsi_connection/{connection}/persistent_address");
+        tree.read(&at).as_deref() == Some(address)
+    };
+    let id = ids.iter().find(is_it).expect("a session").clone();
+    let number = id.trim_start_matches("session").to_owned();
+    tree.remove(&format!("{BASE}/{id}"));
+    tree.remove(&format!("/sys/class/iscsi_connection/connection{number}:0"));
+    tree.remove(&format!("/sys/block/sda{number}"));
+    tree.remove(&format!("/sys/block/sdb{number}"));
 }

@@ -253,7 +253,7 @@ pub fn again(
     let (what, offer) = (asked.server(&offer.transport.to_string()), offer.clone());
     let answer = Answer::of(move || asked.again(&offer));
     let found = answer.within(Instant::now(), WHOLE, &what, tell);
-    found.flatten().map_err(|why| Fault(why.0))
+    found.and_then(|found| found).map_err(|why| Fault(why.0))
 }
 
 /// Why there is no offer, in words.
