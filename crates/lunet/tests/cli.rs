@@ -166,7 +166,8 @@ fn an_address_in_use_is_told_with_who_has_it_and_the_next_step() {
         run(&["serve", "--data", path(dir.path()), "--listen", &address, "--size", "1MiB"]);
     refused(&output, &format!("cannot listen on {address}: "));
     refused(&output, &format!("(process {}) listens there already", std::process::id()));
-    refused(&output, "`lunet serve --listen 127.0.0.1:");
+    let data = path(dir.path());
+    refused(&output, &format!("`lunet serve --data {data} --size 1MiB --listen 127.0.0.1:"));
 }
 
 #[test]
