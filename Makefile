@@ -66,7 +66,7 @@ host-tests: checked
 	web/check
 	$(BUILT) scripts/limited 15 web/browser
 	$(BUILT) scripts/limited 8 tests/api-fuzz
-	scripts/limited 10 $(MAKE) sim
+	scripts/limited 15 $(MAKE) sim
 	scripts/limited 12 $(MAKE) fuzz SECONDS=8
 
 lab-tests: checked lab-guest
