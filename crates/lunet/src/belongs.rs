@@ -10,17 +10,17 @@
 use std::ffi::OsString;
 use std::fs;
 use std::os::unix::fs::MetadataExt;
-use std::path::{Component, Path, PathBuf, absolute};
+use std::path::{Path, PathBuf, absolute};
 
 use anyhow::{Context, Result, anyhow, bail};
 use lunet_files::{self as files, Found};
 use lunet_os::fs::read_text;
 
 use crate::config::MAX_BYTES;
-use crate::fstab;
 use crate::identity::{self, Machine};
 use crate::plan::Plan;
 use crate::trouble::{At, unread};
+use crate::{fstab, links};
 
 /// The longest file in bytes.
 const MOST: u64 = 64 << 10;
@@ -77,31 +77,7 @@ fn path(configuration: &Path) -> PathBuf {
 
 /// Where a path leads to, by links that may lead to nothing now: what is mounted there is missing, perhaps.
 fn real(path: &Path) -> PathBuf {
-    /// As many as the system follows.
-    const LINKS: usize = 40;
-    let (mut at, mut links) = (PathBuf::new(), 0);
-    let mut left: Vec<OsString> = reversed(path);
-    while let Some(part) = left.pop() {
-        if part == ".." {
-            at.pop();
-            continue;
-        }
-        let next = at.join(&part);
-        match fs::read_link(&next) {
-            Ok(to) if links < LINKS => {
-                links += 1;
-                left.extend(reversed(&to));
-            }
-            _ => at = next,
-        }
-    }
-    at
-}
-
-/// The parts of a path, the last one first.
-fn reversed(path: &Path) -> Vec<OsString> {
-    let parts = path.components().rev().filter(|part| *part != Component::CurDir);
-    parts.map(|part| part.as_os_str().to_owned()).collect()
+    links::followed(path, |_| false).unwrap_or_else(|| path.to_owned())
 }
 
 /// Where this machine mounts file systems, as far as the administrator has written it down.

@@ -18,6 +18,7 @@ pub mod helper;
 pub mod holder;
 pub mod identity;
 mod kept;
+pub mod links;
 pub mod live;
 pub mod log;
 mod manager;

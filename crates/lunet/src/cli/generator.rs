@@ -9,7 +9,7 @@
 //! not give it more at the next boot. So the file is read with care, folders of the system are never made writable, and
 //! devices are let in by a list that is root's.
 
-use std::collections::{BTreeSet, VecDeque};
+use std::collections::BTreeSet;
 use std::fmt::Write as _;
 use std::fs;
 use std::io::{self, ErrorKind, Read};
@@ -22,6 +22,7 @@ use clap::Args;
 use lunet::config::{self, Backend, Config};
 use lunet::control::Layout;
 use lunet::fstab::{self, Entry};
+use lunet::links;
 use lunet_host::systemd::escape;
 use lunet_os::fs::{open_regular, read_text};
 
@@ -55,9 +56,6 @@ const SYSTEM: &[&str] = &[
 
 /// What of the folders of the system is the service's all the same.
 const OWN: &str = "/var/lib/lunet";
-
-/// How many links of a path are followed, as many as Linux does (path_resolution(7)).
-const MAX_LINKS: usize = 40;
 
 /// Kinds of file systems that come over the network (systemd.mount(5)).
 const REMOTE: &[&str] = &[
@@ -183,34 +181,9 @@ fn silent(text: &str) -> Vec<PathBuf> {
     fstab::entries(text).filter(of_others).map(|entry| entry.place).collect()
 }
 
-/// Where a path leads to, by the links that there are; what is not there, or in a file system that may not answer, counts as
-/// it is written. None if there are too many links.
+/// Where a path leads to. What is in a file system that may not answer counts as it is written.
 fn resolved(path: &Path, silent: &[PathBuf]) -> Option<PathBuf> {
-    let parts = |path: &Path| path.iter().map(PathBuf::from).collect::<VecDeque<_>>();
-    let (mut left, mut at, mut links) = (parts(path), PathBuf::from("/"), 0);
-    while let Some(part) = left.pop_front() {
-        if part == Path::new("..") {
-            at.pop();
-            continue;
-        }
-        let next = at.join(&part);
-        if silent.contains(&next) {
-            return Some(left.iter().fold(next, |path, part| path.join(part)));
-        }
-        match fs::read_link(&next) {
-            Ok(target) => {
-                links += 1;
-                let mut before = parts(&target);
-                before.append(&mut left);
-                left = before;
-            }
-            Err(_) => at = next,
-        }
-        if links > MAX_LINKS {
-            return None;
-        }
-    }
-    Some(at)
+    links::followed(path, |place| silent.iter().any(|one| one == place))
 }
 
 /// The folder to which a path leads, if volumes may be in it.

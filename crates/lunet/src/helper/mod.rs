@@ -89,7 +89,9 @@ enum Ask {
 
 /// The way to the helper.
 struct Helper {
-    stream: Mutex<UnixStream>,
+    stream: UnixStream,
+    /// Held while a question is handed over: one at a time.
+    asking: Mutex<()>,
     process: u32,
 }
 
@@ -115,10 +117,10 @@ pub fn start(user: Option<(u32, u32)>) -> Result<()> {
     talk::send(&here, &Setup { user })?;
     // One that is stopped takes nothing: who waits for that keeps all others from asking.
     here.set_write_timeout(Some(TIME))?;
-    // It ends when the server does: nobody waits for it.
+    // The server waits for its end by the stream ([`end`]).
     let process = child.id();
     drop(child);
-    let _ = HELPER.set(Helper { stream: Mutex::new(here), process });
+    let _ = HELPER.set(Helper { stream: here, asking: Mutex::new(()), process });
     lunet_backends::open_devices_with(device);
     Ok(())
 }
@@ -130,22 +132,15 @@ pub fn is_there() -> bool {
 
 /// Whether there was a helper that has ended. The server may not start another one.
 pub fn has_ended() -> bool {
-    let Some(helper) = HELPER.get() else { return false };
-    let stream = helper.stream.lock().unwrap_or_else(PoisonError::into_inner);
-    // It says nothing there, so all that there is to be read is the end.
-    let mut fds = [PollFd::new(&*stream, PollFlags::RDHUP)];
-    let now = Timespec { tv_sec: 0, tv_nsec: 0 };
-    matches!(poll(&mut fds, Some(&now)), Ok(1..))
+    HELPER.get().is_some_and(|helper| talk::is_left(&helper.stream))
 }
 
 /// Has the helper end, and waits for that: it was started where the server was, which nobody can unmount until then.
 pub fn end() {
     let Some(helper) = HELPER.get() else { return };
-    // Whoever has it waits for a helper that is stopped.
-    let Ok(stream) = helper.stream.try_lock() else { return };
     // It has ended already if this fails.
-    let _ = stream.shutdown(Shutdown::Write);
-    let mut fds = [PollFd::new(&*stream, PollFlags::RDHUP)];
+    let _ = helper.stream.shutdown(Shutdown::Write);
+    let mut fds = [PollFd::new(&helper.stream, PollFlags::RDHUP)];
     let _ = poll(&mut fds, Some(&PARTING));
 }
 
@@ -156,9 +151,9 @@ fn ask(ask: &Ask, with: Option<OwnedFd>, limit: Duration) -> io::Result<UnixStre
     here.set_read_timeout(Some(limit))?;
     here.set_write_timeout(Some(limit))?;
     let files: Vec<OwnedFd> = [Some(there.into()), with].into_iter().flatten().collect();
-    let stream = helper.stream.lock().unwrap_or_else(PoisonError::into_inner);
-    talk::send_sockets(&stream, &files)?;
-    drop(stream);
+    let one = helper.asking.lock().unwrap_or_else(PoisonError::into_inner);
+    talk::send_sockets(&helper.stream, &files)?;
+    drop(one);
     drop(files);
     talk::send(&here, ask)?;
     Ok(here)
