@@ -3,6 +3,7 @@
 //! A fault is one change to a healthy machine (`faults/*.toml`). `LUNET_BLESS=1` writes the table in docs/doctor.md anew.
 
 mod captured;
+mod halves;
 mod planted;
 
 use std::collections::BTreeSet;
@@ -18,6 +19,7 @@ use lunet_host::source::Tree;
 use serde::Deserialize;
 
 use self::captured::{here, hold, machines, tree};
+use self::halves::in_halves;
 use self::planted::Replacement;
 
 /// The machine before anybody cared for it; in all others there is nothing to find.
@@ -83,16 +85,7 @@ fn planted(fault: &Fault) -> Result<Tree, String> {
 /// What the doctor says of each machine with a fault: worked out once for all tests, by two threads.
 static REPORTS: LazyLock<Vec<Result<Report, String>>> = LazyLock::new(|| {
     let (faults, checks) = (faults(), checks());
-    let (first, second) = faults.split_at(faults.len() / 2);
-    let reports = |faults: &[Fault]| -> Vec<Result<Report, String>> {
-        faults.iter().map(|fault| planted(fault).map(|tree| report(&tree, &checks))).collect()
-    };
-    std::thread::scope(|scope| {
-        let second = scope.spawn(|| reports(second));
-        let mut all = reports(first);
-        all.extend(second.join().unwrap());
-        all
-    })
+    in_halves(&faults, |fault| planted(fault).map(|tree| report(&tree, &checks)))
 });
 
 #[test]

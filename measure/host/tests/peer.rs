@@ -5,6 +5,7 @@
 
 #[expect(dead_code, reason = "its list is of other tests")]
 mod captured;
+mod halves;
 
 use std::collections::BTreeSet;
 use std::fmt::Write;
@@ -18,6 +19,7 @@ use lunet_host::source::Tree;
 use serde::Deserialize;
 
 use self::captured::{here, hold, tree};
+use self::halves::in_halves;
 
 /// A session over iSER, for the initiator of the world `roce`.
 const ISER: &str = "\
@@ -156,19 +158,9 @@ static PLANTED: LazyLock<Vec<Planted>> = LazyLock::new(planted);
 
 /// With each fault, and without it: worked out once for all tests, by two threads.
 static REPORTS: LazyLock<Vec<Result<(Report, Report), String>>> = LazyLock::new(|| {
-    let (first, second) = PLANTED.split_at(PLANTED.len() / 2);
-    let reports = |all: &[Planted]| -> Vec<_> {
-        let one = |planted: &Planted| {
-            let report = |with| planted.pair(with).map(|pair| examine_pair(&pair, &CHECKS));
-            Ok((report(true)?, report(false)?))
-        };
-        all.iter().map(one).collect()
-    };
-    std::thread::scope(|scope| {
-        let second = scope.spawn(|| reports(second));
-        let mut all = reports(first);
-        all.extend(second.join().unwrap());
-        all
+    in_halves(&PLANTED, |planted| {
+        let report = |with| planted.pair(with).map(|pair| examine_pair(&pair, &CHECKS));
+        Ok((report(true)?, report(false)?))
     })
 });
 

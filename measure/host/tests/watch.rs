@@ -4,6 +4,7 @@
 //! `LUNET_BLESS=1` writes the table in docs/doctor.md anew.
 
 mod captured;
+mod halves;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write;
@@ -16,6 +17,7 @@ use lunet_host::source::Tree;
 use serde::Deserialize;
 
 use self::captured::{here, hold, machines, tree};
+use self::halves::in_halves;
 
 /// Two looks at a machine.
 #[derive(Deserialize)]
@@ -90,17 +92,7 @@ static MACHINES: LazyLock<BTreeMap<String, Tree>> =
     LazyLock::new(|| machines().into_iter().map(|name| (name.clone(), tree(&name))).collect());
 
 /// What is said of each pair: worked out once for all tests, by two threads.
-static SAID: LazyLock<Vec<Said>> = LazyLock::new(|| {
-    let (first, second) = PAIRS.split_at(PAIRS.len() / 2);
-    let said =
-        |pairs: &[Pair]| -> Vec<Said> { pairs.iter().map(|pair| pair.said(&CHECKS)).collect() };
-    std::thread::scope(|scope| {
-        let second = scope.spawn(|| said(second));
-        let mut all = said(first);
-        all.extend(second.join().unwrap());
-        all
-    })
-});
+static SAID: LazyLock<Vec<Said>> = LazyLock::new(|| in_halves(&PAIRS, |pair| pair.said(&CHECKS)));
 
 fn found(report: &Report) -> BTreeSet<&str> {
     report.findings.iter().map(|finding| finding.check.as_str()).collect()
