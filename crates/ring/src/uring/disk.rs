@@ -183,15 +183,20 @@ mod tests {
     use super::*;
     use crate::{Arena, Config, Waker};
 
-    #[test]
-    fn files_that_come_and_go_take_no_places() {
+    /// A ring with its memory; `None` where io_uring is denied.
+    fn ring() -> Option<(Arena, Uring)> {
         let arena = Arena::new(1 << 20).expect("a small mapping");
         let waker = Waker::new().expect("a waker");
         let made = Uring::new(&Config::default(), &arena, waker, &mut Vec::new());
-        let Ok(mut uring) = made else {
+        if made.is_err() {
             eprintln!("SKIPPED: io_uring is denied here");
-            return;
-        };
+        }
+        Some((arena, made.ok()?))
+    }
+
+    #[test]
+    fn files_that_come_and_go_take_no_places() {
+        let Some((_arena, mut uring)) = ring() else { return };
         let file = Arc::new(tempfile::tempfile().expect("a temporary file"));
         let free = uring.free_places.len();
         for _ in 0..10_000 {
@@ -211,16 +216,11 @@ mod tests {
         }
         assert_eq!(Arc::strong_count(file), 1, "all are given back");
     }
+
     /// Who has ended the server unmounts what its volumes are on.
     #[test]
     fn a_ring_that_is_gone_keeps_no_file_open() {
-        let arena = Arena::new(1 << 20).expect("a small mapping");
-        let waker = Waker::new().expect("a waker");
-        let made = Uring::new(&Config::default(), &arena, waker, &mut Vec::new());
-        let Ok(mut uring) = made else {
-            eprintln!("SKIPPED: io_uring is denied here");
-            return;
-        };
+        let Some((_arena, mut uring)) = ring() else { return };
         let named = tempfile::NamedTempFile::new().expect("a temporary file");
         let file = Arc::new(File::open(named.path()).expect("it is there"));
         let lock = |file: &File| {
