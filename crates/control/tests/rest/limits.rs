@@ -241,4 +241,7 @@ fn an_interface_that_hangs_holds_up_nobody() {
     drop(control);
     assert!(begun.elapsed() < Duration::from_secs(20), "{:?}", begun.elapsed());
     drop(held);
+    // The thread writes what is left, in the folder, which goes after it.
+    let ended = std::iter::from_fn(|| Some(told.recv_timeout(PATIENCE))).find_map(Result::err);
+    assert_eq!(ended, Some(std::sync::mpsc::RecvTimeoutError::Disconnected));
 }

@@ -228,6 +228,8 @@ pub fn start(wanted: Wanted) -> Server {
 impl Drop for Server {
     fn drop(&mut self) {
         self.fake.hang(false);
+        // Before its folder goes: in the end it writes once more when tokens were last used.
+        drop(self.control.take());
     }
 }
 
