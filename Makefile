@@ -46,7 +46,7 @@ test-packages: ## install, use, upgrade, remove and purge the deb of `make packa
 
 # The lab's guest is built beside the compiler, and its suites run beside the tests of this machine: much of both is waiting. Nothing
 # but the suite that needs ZFS waits for ZFS.
-test: prepare ## everything: what test-host and test-lab do, at the same time
+test: prepare ## what test-host does, and the lab's suites without their long tests, at the same time
 	@$(MAKE) --no-print-directory -k -j3 host-tests lab-zfs lab-tests
 
 test-quick: ## for every change: format, clippy, unit tests, a few real clients; needs no root
@@ -70,7 +70,7 @@ host-tests: checked
 	scripts/limited 12 $(MAKE) fuzz SECONDS=8
 
 lab-tests: checked lab-guest
-	$(BUILT) scripts/limited 55 nice lab/test
+	$(BUILT) LAB_SHORT=1 scripts/limited 55 nice lab/test
 
 checked: lint
 	$(BUILD)

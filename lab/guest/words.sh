@@ -32,6 +32,9 @@ says() {
     grep -qi -e "$pattern" "$LAB_SCRATCH/said" || { { echo "    '$pattern' was not said by: $*"; cat "$LAB_SCRATCH/said"; } >&2; return 1; }
 }
 
+# The tests of a suite in their order, with the word `long` behind those that stand below a comment which says so: FILE
+tests() { sed -n '/^# long/{N;s/.*\n\(test_[a-z0-9_]*\)() {.*/\1 long/p;d};s/^\(test_[a-z0-9_]*\)() {.*/\1/p' "$1"; }
+
 # How much longer than on a quiet machine a test may wait before it gives up.
 LAB_PATIENCE=${LAB_PATIENCE:-5}
 

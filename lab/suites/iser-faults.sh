@@ -93,6 +93,7 @@ test_twenty_seconds_without_a_cable() {
 
 # Soft RoCE's own management queue does not outlive a packet that cannot be sent: after that it connects nobody, neither to lunet nor to
 # LIO. So its devices are made anew, at both ends.
+# long
 test_twenty_seconds_without_a_link() {
     local d n
     served
@@ -138,6 +139,7 @@ one_path_cut() {
     no_harm_done ext4
 }
 
+# long
 test_tcp_carries_on_when_the_iser_path_is_cut() { one_path_cut rdma; }
 test_iser_carries_on_when_the_tcp_path_is_cut() { one_path_cut tcp; }
 
@@ -214,6 +216,7 @@ test_wrong_keys_end_their_connection_alone() {
 resident() { awk '/^VmRSS/ {print $2}' "/proc/$(cat "$LUNET_RUN/lunet.pid")/status"; }
 
 # Ten thousand with LAB_ROUNDS=50.
+# long
 test_connects_and_disconnects_leave_memory_flat() {
     local before early count=$((LAB_ROUNDS * 200))
     served
@@ -228,6 +231,7 @@ test_connects_and_disconnects_leave_memory_flat() {
 }
 
 # Connections share their receives: with queues of their own two dozen would fit. Soft RoCE has room for 128 on each shard.
+# long
 test_two_hundred_and_forty_sessions_at_once() {
     local before
     served_with_a_load_over_tcp
@@ -241,6 +245,7 @@ test_two_hundred_and_forty_sessions_at_once() {
 
 # --- devices ------------------------------------------------------------------------------------------------------------------
 
+# long
 test_a_device_that_comes_beside_another() {
     local d
     rdma link del rxe1

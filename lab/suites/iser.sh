@@ -170,11 +170,13 @@ says_why() {
         assert sys.argv[1] in found, found' "$2"
 }
 
+# long
 test_a_low_limit_of_locked_memory_is_named() {
     hindered <<<'ulimit -l 64; exec setpriv --bounding-set -ipc_lock --inh-caps -ipc_lock /run/programs/lunet "$@"'
     says_why 'this process may lock 0 MiB' iser-locked-memory
 }
 
+# long
 test_a_missing_library_is_named() {
     hindered <<<'exec unshare -m bash -c "mount --bind /dev/null /usr/lib/x86_64-linux-gnu/libibverbs.so.1 && exec /run/programs/lunet \"\$@\"" sh "$@"'
     says_why 'libibverbs.so.1 cannot be opened' iser-library
@@ -201,6 +203,7 @@ TOML
 
 # --- what a host does -----------------------------------------------------------------------------------------------------------
 
+# long
 test_unaligned_user_buffers() {
     local d
     served size=8
@@ -213,6 +216,7 @@ test_unaligned_user_buffers() {
 # The number of everything that lunet has of RDMA.
 objects() { for kind in qp cm_id cq pd mr; do rdma resource show $kind; done | grep -c 'comm lunet'; }
 
+# long
 test_sixteen_sessions_at_once() {
     local before d n=0
     served size=128
@@ -273,6 +277,7 @@ slow_reads() {
 }
 
 # The kernel's error handler: aborts, then a reset of the LUN, then a new session.
+# long
 test_aborts_of_commands_that_hang() {
     local d
     lunet_only "needs a disk that hangs"
@@ -299,6 +304,7 @@ test_reset_of_a_lun_with_commands_under_way() {
     verified "$d" 8M --bs=16k
 }
 
+# long
 test_logout_with_commands_under_way() {
     local d
     lunet_only "needs a disk that hangs"
@@ -316,6 +322,7 @@ test_logout_with_commands_under_way() {
     verified "$d" 8M --bs=16k
 }
 
+# long
 test_connects_and_disconnects_leave_nothing() {
     local i
     served

@@ -127,6 +127,7 @@ test_one_path_cut_under_ext4() {
     no_harm_done ext4
 }
 
+# long
 test_one_path_cut_under_xfs() {
     begin
     load xfs
@@ -135,6 +136,7 @@ test_one_path_cut_under_xfs() {
     no_harm_done xfs
 }
 
+# long
 test_a_better_path_is_left_and_returned_to() {
     lunet_only "LIO has one target port group here"
     begin non-optimized
@@ -144,6 +146,7 @@ test_a_better_path_is_left_and_returned_to() {
 }
 
 # I/O waits while there is no path (no_path_retry), and nobody is told of an error.
+# long
 test_both_paths_cut_for_a_while() {
     local rounds
     begin

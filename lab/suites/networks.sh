@@ -82,6 +82,7 @@ bad() {
     same "$(errors_of "$disk")" 0 "connections lost"
 }
 
+# long
 test_delay_and_jitter() {
     bad delay 10ms 5ms
     end
@@ -94,6 +95,7 @@ test_loss() {
     end
 }
 
+# long
 test_reordering_and_duplicates() {
     bad delay 5ms reorder 75% 50% duplicate 10%
     end
@@ -110,6 +112,7 @@ test_damage_that_tcp_finds() {
 # --- a slow link ---------------------------------------------------------------------------------------------------------------
 
 # 2 MiB in flight over 1 Mb/s keep a client silent for 17 seconds: it is busy reading, not dead.
+# long
 test_one_megabit_per_second() {
     begin 1s
     reach
@@ -124,6 +127,7 @@ test_one_megabit_per_second() {
 # --- large packets -------------------------------------------------------------------------------------------------------------
 
 # 9000 here and 1500 there: each end says what it takes, so this is no trouble.
+# long
 test_two_sizes_of_packets() {
     begin
     ip link set near0 mtu 9000
@@ -132,6 +136,7 @@ test_two_sizes_of_packets() {
     end
 }
 
+# long
 test_large_packets_vanish_and_tcp_finds_out() {
     # TCP finds out after its fourth try or so, some seconds later: lunet must not ask for less.
     begin 20s
@@ -172,6 +177,7 @@ sessions_from() { ask sessions --json | grep -c "\"peer\": *\"$1:" || true; }
 has_sessions() { [ "$(sessions_from "$1")" = "$2" ] || { ask sessions; return 1; }; }
 
 # A cable is pulled in the middle of a transfer, and put back long after.
+# long
 test_half_open_connection() {
     lunet_only "about lunet's own limits"
     begin 2s
@@ -209,6 +215,7 @@ test_a_client_that_hangs() {
 }
 
 # The beginning of a login, and then nothing.
+# long
 test_a_connection_that_stalls_in_a_header() {
     lunet_only "about lunet's own limits"
     begin

@@ -117,6 +117,7 @@ test_several_queues() {
     verified "$d" 4M --numjobs=2 --offset_increment=32M --iodepth=32
 }
 
+# long
 test_unaligned_user_buffers() {
     local d
     served size=8
@@ -135,6 +136,7 @@ test_ext4_with_verified_load() {
     unmounted_is_sound ext4 "$d"
 }
 
+# long
 test_a_host_with_a_secret() {
     local d secret
     lunet_only "nvmet is tried over TCP"
@@ -164,6 +166,7 @@ test_tcp_and_rdma_beside_each_other() {
     same "$(grep -A8 'nvme subsystem' /run/discovery | grep -c -x "subnqn:  $NQN")" 2
 }
 
+# long
 test_iser_and_nvme_over_one_device() {
     local iser nvme
     lunet_only "two targets of the kernel"
@@ -221,6 +224,7 @@ test_a_cut_cable_is_survived() {
     within 60 controller_is "$(controllers)" state live
 }
 
+# long
 test_twenty_seconds_without_a_cable() {
     local d
     served
@@ -266,6 +270,7 @@ path_state() {
     fi
 }
 
+# long
 test_ana_moves_the_load_between_rdma_and_tcp() {
     served_by_both
     path_state 4420 inaccessible
@@ -283,6 +288,7 @@ test_ana_moves_the_load_between_rdma_and_tcp() {
 }
 
 # Both ends are on this machine, over soft RoCE, with TCP as a path that is as good.
+# long
 test_the_doctor_knows_what_is_wrong_here() {
     local check
     served_by_both
@@ -293,6 +299,7 @@ test_the_doctor_knows_what_is_wrong_here() {
     done
 }
 
+# long
 test_either_transport_carries_on_when_the_other_one_is_cut() {
     served_by_both
     cable_loses rdma
@@ -337,6 +344,7 @@ test_a_device_that_goes_and_comes_back() {
     cmp /run/data /run/back
 }
 
+# long
 test_the_device_goes_and_comes_back_under_load() {
     local d
     lunet_only "about lunet's own RDMA"
@@ -386,6 +394,7 @@ test_requests_that_no_host_makes_are_rejected() {
     load_was_not_disturbed
 }
 
+# long
 test_hostile_capsules_harm_nobody_else() {
     served_with_a_load
     raw capsules | tee /run/capsules
@@ -395,6 +404,7 @@ test_hostile_capsules_harm_nobody_else() {
 }
 
 # A thousand with LAB_ROUNDS=20.
+# long
 test_connects_leave_nothing() {
     local early count=$((LAB_ROUNDS * 25))
     served_with_a_load
@@ -409,6 +419,7 @@ test_connects_leave_nothing() {
 }
 
 # Of controllers with 16 each, with more rounds of fifteen. Soft RoCE has room for 128 on each shard, and they are not spread evenly.
+# long
 test_many_queues_at_once() {
     local count=$((LAB_ROUNDS < 5 ? 64 : 240))
     served_with_a_load
@@ -417,6 +428,7 @@ test_many_queues_at_once() {
     load_was_not_disturbed
 }
 
+# long
 test_connects_of_the_kernel_leave_nothing() {
     local i
     lunet_only "about lunet's own RDMA"

@@ -7,6 +7,7 @@
 # Another subsystem with the same volume: ENDING
 subsystem_more() { printf '[[subsystem]]\nnqn = "%s"\nnamespaces = ["disk0"]\nopen = true\n' "$NQN$1" >>$LUNET_RUN/lunet.toml; }
 
+# long
 test_a_subsystem_that_comes_is_connected_and_one_that_goes_is_not() {
     lunet_only "about lunet's own commands"
     nvme_start
@@ -22,6 +23,7 @@ test_a_subsystem_that_comes_is_connected_and_one_that_goes_is_not() {
 }
 
 # The discovery controller is connected again by the kernel, and its log read again.
+# long
 test_what_came_while_the_server_was_down_is_connected() {
     lunet_only
     nvme_start

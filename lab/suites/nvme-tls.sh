@@ -113,6 +113,7 @@ test_an_authentication_makes_a_key() {
     within 20 sealed 0
 }
 
+# long
 test_a_host_that_has_to_make_a_key_and_a_killed_server() {
     local d secret
     lunet_only "nvmet does not ask for it"

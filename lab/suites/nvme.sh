@@ -33,6 +33,7 @@ test_namespaces_in_their_order() {
     same $n 12
 }
 
+# long
 test_names_are_there_and_stay() {
     local d before
     lunet_only "nvmet has a UUID only"
@@ -68,6 +69,7 @@ test_digests() {
     verified "$d" 32M --bsrange=4k-256k --iodepth=8
 }
 
+# long
 test_several_queues() {
     local d
     nvme_start
@@ -86,6 +88,7 @@ file_system() {
 }
 
 test_ext4_with_verified_load() { file_system ext4; }
+# long
 test_xfs_with_verified_load() { file_system xfs; }
 
 # Random pieces are freed or zeroed; everything else keeps its content, and these read as zeroes.
@@ -191,6 +194,7 @@ two_ways() {
 }
 
 test_ways_that_fall_silent() { two_ways silent; }
+# long
 test_ways_that_are_reset() { two_ways reset; }
 
 # States that are configured anew reach the host by a notice, and the load goes where it may.
@@ -282,6 +286,7 @@ test_hosts_that_are_not_named_are_refused() {
 }
 
 # The kernel makes and opens the records of lunet's end; nobody without the key gets in.
+# long
 test_tls() {
     local d key=NVMeTLSkey-1:01:yfA5y7w9H1djYdTd2lm8kSqfjE3Npv1Mq1Bz9V7byVAVpSqd: identity="NVMe0R01 ${HOSTNQN[0]} $NQN"
     # What that key is for this identity, by the derivation of RFC 8446.
@@ -325,6 +330,7 @@ test_log_pages() {
 
 # Another secret for a controller in use: the host proves itself anew on each queue, and its load goes on. Who cannot do so is ended,
 # and comes back with the secret that it has then.
+# long
 test_a_host_proves_itself_anew() {
     local d c secret next id
     lunet_only "nvmet takes another key by configfs"

@@ -46,6 +46,7 @@ test_chap_mutual() {
     fails chap_login lab a-secret-of-lab username_in=storage password_in=not-that-secret
 }
 
+# long
 test_chap_with_sha3() {
     lunet_only "LIO has no SHA3-256"
     target_start chap=lab:a-secret-of-lab
@@ -91,6 +92,7 @@ test_digests_are_used_when_asked_for() {
 }
 
 # Writes that need R2Ts of the target, of several bursts, and out of the middle of memory pages.
+# long
 test_large_writes_without_unsolicited_data() {
     local d
     target_start size=128
@@ -109,6 +111,7 @@ file_system() {
 }
 
 test_ext4_with_verified_load() { file_system ext4; }
+# long
 test_xfs_with_verified_load() { file_system xfs; }
 
 test_fstrim_gives_space_back() {
@@ -228,6 +231,7 @@ test_a_killed_server_comes_back_under_load() {
     wait $load
 }
 
+# long
 test_thirty_seconds_without_a_server() {
     local d load
     lunet_only

@@ -80,6 +80,7 @@ test_the_doctor_looks_at_both() {
     grep -q "^namespace 1" /run/said || { cat /run/said; return 1; }
 }
 
+# long
 test_a_host_with_a_secret() {
     lunet_only "nvmet is tried over TCP"
     nvme gen-dhchap-key -m 1 -n "${HOSTNQN[0]}" >/run/secret
@@ -90,6 +91,7 @@ test_a_host_with_a_secret() {
     grep -q -e '--secret-file' /run/said
 }
 
+# long
 test_four_transports_of_one_volume_are_compared() {
     lunet_only "one volume over four transports"
     all_served

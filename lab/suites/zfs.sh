@@ -69,6 +69,7 @@ test_blocks_of_4096_bytes() {
     verified "$d0" 16M --bs=512 --iodepth=32 --number_ios=2000
 }
 
+# long
 test_fstrim_gives_space_back_to_the_pool() {
     storage 256
     serve_storage
@@ -245,6 +246,7 @@ test_a_copy_within_a_dataset() {
     [ "$(counted copied_bytes)" -ge $((16 << 20)) ]
 }
 
+# long
 test_drives_go_and_come_back_under_load() {
     local load
     storage 160
@@ -272,6 +274,7 @@ test_drives_go_and_come_back_under_load() {
 pool_state() { zpool list -H -o health $POOL; }
 
 # Random data over a quarter of a drive, behind ZFS's labels, from under a pool in use.
+# long
 test_a_corrupted_drive_is_repaired() {
     local load errors
     storage 160
