@@ -6,9 +6,9 @@ use std::fs::{self, File};
 use std::io::{self, Read, Seek, SeekFrom};
 use std::path::{Path, PathBuf};
 use std::process::{Command, ExitStatus, Stdio};
-use std::thread;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
+use lunet_os::process::{self, Failed};
 use rustix::fs::MemfdFlags;
 use serde::{Deserialize, Serialize};
 
@@ -323,7 +323,7 @@ fn wait(
     limit: Duration,
 ) -> Result<ExitStatus, ZfsError> {
     let fail = |error: io::Error| failed(arguments, &error);
-    let mut child = Command::new(program)
+    let child = Command::new(program)
         .args(arguments)
         .env("LC_ALL", "C")
         .stdin(Stdio::null())
@@ -331,22 +331,12 @@ fn wait(
         .stderr(err.try_clone().map_err(fail)?)
         .spawn()
         .map_err(fail)?;
-    let start = Instant::now();
-    let mut pause = Duration::from_millis(1);
-    loop {
-        if let Some(status) = child.try_wait().map_err(fail)? {
-            return Ok(status);
+    process::wait(child, limit).map_err(|failed| match failed {
+        Failed::Start(error) => fail(error),
+        Failed::Late(limit) | Failed::Held(limit) => {
+            ZfsError::Hangs { command: command(arguments), limit }
         }
-        if start.elapsed() >= limit {
-            // It may be stuck in the kernel and not even die: do not wait for that.
-            drop(child.kill());
-            thread::sleep(pause);
-            drop(child.try_wait());
-            return Err(ZfsError::Hangs { command: command(arguments), limit });
-        }
-        thread::sleep(pause);
-        pause = (pause * 2).min(Duration::from_millis(50));
-    }
+    })
 }
 
 /// Whether these are arguments that a function of [`Zfs`] makes: of a volume, or of a snapshot of one.

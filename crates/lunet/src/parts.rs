@@ -12,8 +12,9 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use anyhow::{Context, Result, bail};
+use anyhow::{Context, Result, anyhow, bail};
 use lunet_api::{Part, PartKind, PartsOf};
+use lunet_os::process;
 
 use crate::helper;
 
@@ -25,6 +26,9 @@ const AGE: Duration = Duration::from_secs(600);
 
 /// How long it may take.
 const PATIENCE: Duration = Duration::from_secs(30);
+
+/// How long it may take to end when it has answered.
+const ENDING: Duration = Duration::from_secs(5);
 
 /// No answer is longer, in bytes: a thousand drives have less.
 const LONGEST: u64 = 4 << 20;
@@ -93,12 +97,11 @@ pub(crate) fn found(of: &PartsOf) -> Result<Vec<Part>> {
         .spawn()
         .context("cannot start the program that looks")?;
     let answer = talk(&mut child, of);
-    if answer.is_err() {
-        let _ = child.kill();
-    }
-    let ended = child.wait();
+    // It ends with its answer.
+    let limit = if answer.is_ok() { ENDING } else { Duration::ZERO };
+    let ended = process::wait(child, limit);
     let answer = answer?;
-    if !ended?.success() {
+    if !ended.map_err(|failed| anyhow!("the program that looks {failed}"))?.success() {
         bail!("the program that looks has failed");
     }
     serde_json::from_slice(&answer).context("the program that looks answers nonsense")

@@ -1,4 +1,5 @@
-//! The clock, the threads, the locks, the files and the random numbers that the server uses.
+//! The clock, the threads, the locks, the files and the random numbers that the server uses, and the programs that it and
+//! the commands run.
 //!
 //! They are the standard library's. With the feature `simulated` (`sim/` alone asks for it) a thread of a simulated
 //! world sees that world's clock, runs only when the world's scheduler lets it, and waits for locks and messages by
@@ -9,6 +10,7 @@
 //! its thread waits for something else would stop a simulated world for ever.
 
 pub mod fs;
+pub mod process;
 #[cfg(feature = "simulated")]
 pub mod simulated;
 #[cfg(feature = "simulated")]

@@ -4,12 +4,12 @@ use std::fmt;
 use std::fs::{self, File};
 use std::io::{self, Read, Seek, SeekFrom};
 use std::os::unix::fs::MetadataExt;
-use std::process::{Child, Stdio};
+use std::process::Stdio;
 use std::thread;
 use std::time::{Duration, Instant};
 
 use lunet_host::apply::{Fault, LiveMachine, Machine};
-use lunet_host::pipe::{self, Reading};
+use lunet_os::process::{self, Failed};
 use rustix::fs::{Mode, OFlags};
 use rustix::io::Errno;
 use serde::{Deserialize, Serialize};
@@ -163,26 +163,29 @@ impl System for Live {
     fn start(&self, call: &Call) -> Result<Ran, Fault> {
         let path = std::env::var("PATH").unwrap_or_default();
         let input = File::open(LOCK).map_or_else(|_| Stdio::null(), Stdio::from);
-        let mut child = std::process::Command::new(&call.program)
+        let mut command = std::process::Command::new(&call.program);
+        command
             .args(&call.args)
             .env("LC_ALL", "C")
             .env("PATH", format!("{path}:/usr/local/sbin:/usr/sbin:/sbin"))
             .stdin(input)
             .stdout(Stdio::piped())
-            .stderr(Stdio::piped())
-            .spawn()
-            .map_err(|error| {
-                Fault(format!("`{}` cannot be run: {}", call.program, words(&error)))
-            })?;
-        // What cannot be read is missing in a message only.
-        let out = child.stdout.take().map(|pipe| pipe::read(pipe, LONGEST));
-        let err = child.stderr.take().map(|pipe| pipe::read(pipe, LONGEST));
-        let code = wait(&mut child, call)?;
-        let text = |said: Option<Reading>| {
-            let bytes = said.map(|said| said.within(pipe::GRACE)).unwrap_or_default();
-            String::from_utf8_lossy(&bytes).into_owned()
-        };
-        Ok(Ran { code, out: text(out), err: text(err) })
+            .stderr(Stdio::piped());
+        let limit = Duration::from_secs(call.limit);
+        let done = process::run(&mut command, limit, LONGEST).map_err(|failed| {
+            Fault(match failed {
+                Failed::Start(error) => {
+                    format!("`{}` cannot be run: {}", call.program, words(&error))
+                }
+                Failed::Late(_) => format!("`{call}` {failed}"),
+                Failed::Held(_) => {
+                    format!("`{call}` {failed}: see that its server is reached, and try again")
+                }
+            })
+        })?;
+        let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
+        let code = done.status.code().unwrap_or(-1);
+        Ok(Ran { code, out: text(&done.stdout), err: text(&done.stderr) })
     }
 
     fn make_directory(&self, path: &str) -> Result<(), Fault> {
@@ -223,40 +226,6 @@ impl System for Live {
         thread::sleep(Duration::from_millis(100));
         since.elapsed() < limit
     }
-}
-
-/// The exit code of a program that ends in time.
-fn wait(child: &mut Child, call: &Call) -> Result<i32, Fault> {
-    let since = Instant::now();
-    loop {
-        match child.try_wait() {
-            Ok(Some(status)) => return Ok(status.code().unwrap_or(-1)),
-            Ok(None) if since.elapsed() < Duration::from_secs(call.limit) => {
-                thread::sleep(Duration::from_millis(5));
-            }
-            _ => {
-                let _ = child.kill();
-                return Err(Fault(late(child, call)));
-            }
-        }
-    }
-}
-
-/// What is said of a program that took too long. One that waits for a disk inside the kernel does not even end when it is
-/// killed, and is not waited for.
-fn late(child: &mut Child, call: &Call) -> String {
-    let since = Instant::now();
-    while since.elapsed() < Duration::from_secs(1) {
-        if matches!(child.try_wait(), Ok(Some(_))) {
-            return format!("`{call}` did not end within {} s, and was killed", call.limit);
-        }
-        thread::sleep(Duration::from_millis(5));
-    }
-    format!(
-        "`{call}` did not end within {} s, and waits in the kernel for a disk that does not answer: see that its server is \
-         reached, and try again",
-        call.limit
-    )
 }
 
 /// The first place that is looked at and has another byte than zero.

@@ -10,7 +10,6 @@ pub mod ceilings;
 pub mod doctor;
 pub mod expr;
 pub mod facts;
-pub mod pipe;
 pub mod plan;
 pub mod probe;
 pub mod prove;

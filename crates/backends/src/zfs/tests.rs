@@ -1,6 +1,7 @@
 //! Against a program that only says it were `zfs`.
 
 use std::os::unix::fs::{PermissionsExt, symlink};
+use std::time::Instant;
 
 use super::*;
 

@@ -5,8 +5,8 @@ use std::fs::OpenOptions;
 use std::io::{ErrorKind, Write};
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
-use std::process::{Command, ExitCode};
-use std::time::{SystemTime, UNIX_EPOCH};
+use std::process::{Command, ExitCode, Stdio};
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use anyhow::{Context, Result, anyhow, bail};
 use clap::Args;
@@ -19,12 +19,19 @@ use lunet_host::facts::facts;
 use lunet_host::rules::Loader;
 use lunet_host::source::{Live, MASK, masked};
 use lunet_os::fs::read_text;
+use lunet_os::process;
 use serde::Serialize;
 
 use super::{Where, print, version};
 
 /// Lines of the log.
 const LINES: &str = "2000";
+
+/// How long they may take: the journal may be on a disk that does not answer.
+const LOG_TIME: Duration = Duration::from_secs(60);
+
+/// Most of them that is kept, in bytes.
+const LONGEST_LOG: u64 = 16 << 20;
 
 /// Keys of the configuration whose values are secrets, and those that name a file with one.
 const SECRETS: [&str; 3] = ["secret", "controller-secret", "tls-key"];
@@ -134,10 +141,14 @@ fn verdict(client: &Client) -> Result<String> {
 }
 
 fn log(unit: &str) -> Result<String> {
-    let output = Command::new("journalctl")
+    let mut command = Command::new("journalctl");
+    command
         .args(["--no-pager", "--output=short-iso", "--lines", LINES, "--unit", unit])
-        .output()
-        .context("journalctl")?;
+        .stdin(Stdio::null())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped());
+    let output = process::run(&mut command, LOG_TIME, LONGEST_LOG)
+        .map_err(|failed| anyhow!("journalctl {failed}"))?;
     let lines = String::from_utf8_lossy(&output.stdout);
     if lines.lines().all(|line| line.is_empty() || line.starts_with("-- No entries")) {
         let why = String::from_utf8_lossy(&output.stderr);

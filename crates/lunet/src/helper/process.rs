@@ -7,11 +7,10 @@ use std::os::unix::fs::{FileTypeExt, OpenOptionsExt};
 use std::os::unix::net::UnixStream;
 use std::os::unix::process::CommandExt;
 use std::path::Path;
-use std::process::{Child, Command, Stdio};
+use std::process::{Command, Stdio};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::thread;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use anyhow::{Context, Result};
 use lunet_backends::zfs::{Zfs, ZfsError};
@@ -23,7 +22,7 @@ use crate::{holder, sandbox, talk};
 /// Questions that are answered at one time. More of them are not answered.
 const QUESTIONS: usize = 64;
 
-/// How long a process that says nothing more has to end; and again, after it was killed.
+/// How long a process that says nothing more has to end.
 const REAPED: Duration = Duration::from_secs(1);
 
 /// Answers the server at the other end of standard input, until that is gone.
@@ -98,7 +97,7 @@ fn rest(stream: &UnixStream, input: Option<OwnedFd>, setup: &Setup) -> io::Resul
     let started = command.spawn();
     // Its standard input goes with the command: the other end has to see its end.
     drop(command);
-    let mut child = match started {
+    let child = match started {
         Ok(child) => child,
         Err(error) => {
             let text = format!("cannot start its process, {PROGRAM}: {error}");
@@ -108,26 +107,11 @@ fn rest(stream: &UnixStream, input: Option<OwnedFd>, setup: &Setup) -> io::Resul
     talk::send(stream, &Ok::<(), String>(()))?;
     // The server is done with it, or has ended.
     let _ = talk::receive::<()>(stream);
-    let ended = reap(&mut child).unwrap_or_else(|error| error.to_string());
+    let ended = match lunet_os::process::wait(child, REAPED) {
+        Ok(status) => status.to_string(),
+        Err(failed) => format!("it {failed}"),
+    };
     talk::send(stream, &ended)
-}
-
-/// Waits for the end of a process, and ends it if that takes too long. Says how it has ended. One that the kernel holds in
-/// a system call is left behind: it ends when its disk answers.
-fn reap(child: &mut Child) -> io::Result<String> {
-    for last in [false, true] {
-        let begun = Instant::now();
-        while begun.elapsed() < REAPED {
-            if let Some(status) = child.try_wait()? {
-                return Ok(status.to_string());
-            }
-            thread::sleep(Duration::from_millis(5));
-        }
-        if !last {
-            child.kill()?;
-        }
-    }
-    Ok("it was killed, and is in a system call that does not end".to_owned())
 }
 
 fn zfs(arguments: &[String]) -> Result<String, ZfsError> {

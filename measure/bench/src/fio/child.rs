@@ -1,11 +1,12 @@
 //! The program fio.
 
-use std::io::Read;
 use std::process::{Child, Command, Stdio};
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::thread::{self, JoinHandle};
+use std::thread;
 use std::time::{Duration, Instant};
 
+use lunet_os::process;
+use lunet_os::process::pipe::{self, Reading};
 use rustix::process::{Pid, WaitId, WaitIdOptions, waitid};
 
 use super::{FioError, made};
@@ -58,21 +59,26 @@ pub(super) fn watched(
         .spawn()
         .map_err(|_| FioError::Missing)?;
     made::runs(child.id());
-    let out = reader(child.stdout.take());
-    let err = reader(child.stderr.take());
-    let waited = wait(&mut child, limit, stop, see);
+    let out = child.stdout.take().map(|pipe| pipe::read(pipe, u64::MAX));
+    let err = child.stderr.take().map(|pipe| pipe::read(pipe, u64::MAX));
+    let waited = wait(&child, limit, stop, see);
     match waited {
         // Nobody has waited for it yet: the number is still its own.
         Ok(()) => made::ended(child.id()),
-        Err(_) => end(&mut child),
+        Err(_) => ask_to_end(&mut child),
     }
-    let status = child.wait().map_err(|error| FioError::Failed(error.to_string()))?;
-    let (out, err) = (out.join().unwrap_or_default(), err.join().unwrap_or_default());
+    let ended = process::end(child).map_err(|error| FioError::Failed(error.to_string()))?;
     // Ctrl-C reaches fio as well, which then ends early and says nothing of it.
     if stop.load(Ordering::Relaxed) {
         return Err(FioError::Stopped);
     }
     waited?;
+    let status = ended.ok_or(FioError::Late(limit.as_secs()))?;
+    let text = |said: Option<Reading>| {
+        let bytes = said.map(|said| said.within(pipe::GRACE)).unwrap_or_default();
+        String::from_utf8_lossy(&bytes).into_owned()
+    };
+    let (out, err) = (text(out), text(err));
     if status.success() {
         return Ok(out);
     }
@@ -82,7 +88,7 @@ pub(super) fn watched(
 }
 
 fn wait(
-    child: &mut Child,
+    child: &Child,
     limit: Duration,
     stop: &AtomicBool,
     see: &mut dyn FnMut(Moment),
@@ -112,28 +118,14 @@ fn wait(
 }
 
 /// fio ends its jobs at SIGTERM; killed, it would leave them.
-fn end(child: &mut Child) {
+fn ask_to_end(child: &mut Child) {
     let number = i32::try_from(child.id()).ok().and_then(Pid::from_raw);
     if let Some(number) = number {
         let _ = rustix::process::kill_process(number, rustix::process::Signal::TERM);
     }
     made::ended(child.id());
     let began = Instant::now();
-    while began.elapsed() < PATIENCE {
-        if !matches!(child.try_wait(), Ok(None)) {
-            return;
-        }
+    while began.elapsed() < PATIENCE && matches!(child.try_wait(), Ok(None)) {
         thread::sleep(LOOK);
     }
-    let _ = child.kill();
-}
-
-fn reader(pipe: Option<impl Read + Send + 'static>) -> JoinHandle<String> {
-    thread::spawn(move || {
-        let mut text = Vec::new();
-        if let Some(mut pipe) = pipe {
-            let _ = pipe.read_to_end(&mut text);
-        }
-        String::from_utf8_lossy(&text).into_owned()
-    })
 }

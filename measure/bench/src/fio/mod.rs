@@ -8,9 +8,11 @@ mod made;
 mod parse;
 
 use std::path::{Path, PathBuf};
-use std::process::Command;
+use std::process::{Command, Stdio};
 use std::sync::atomic::AtomicBool;
 use std::time::Duration;
+
+use lunet_os::process::{self, Failed};
 
 use crate::model::{self, Role, Run, Workload};
 use crate::profiles::{Engine, Style};
@@ -64,6 +66,10 @@ pub type Progress<'a> = &'a mut dyn FnMut(f64, f64);
 const SLOW_START: f64 = 0.5;
 /// fio may take so much longer than its run time, for the layout of files and outstanding I/O.
 const GRACE: Duration = Duration::from_secs(60);
+/// Saying its version may take so long.
+const VERSION_TIME: Duration = Duration::from_secs(30);
+/// No version is longer, in bytes.
+const LONGEST_VERSION: u64 = 4096;
 /// Laying out files may take so long.
 const LAYOUT: Duration = Duration::from_secs(30 * 60);
 
@@ -72,7 +78,15 @@ const LAYOUT: Duration = Duration::from_secs(30 * 60);
 /// # Errors
 /// There is none.
 pub fn version() -> Result<String, FioError> {
-    let told = Command::new("fio").arg("--version").output().map_err(|_| FioError::Missing)?;
+    let mut command = Command::new("fio");
+    command.arg("--version").stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::null());
+    let told =
+        process::run(&mut command, VERSION_TIME, LONGEST_VERSION).map_err(
+            |failed| match failed {
+                Failed::Start(_) => FioError::Missing,
+                late => FioError::Failed(late.to_string()),
+            },
+        )?;
     Ok(String::from_utf8_lossy(&told.stdout).trim().to_owned())
 }
 

@@ -5,11 +5,18 @@ use std::io::{self, ErrorKind, Read};
 use std::os::unix::fs::{FileExt, FileTypeExt, MetadataExt, OpenOptionsExt};
 use std::path::Path;
 use std::process::{Command, Stdio};
+use std::time::Duration;
 
+use lunet_os::process::{self, Failed};
 use rustix::fs::{major, minor};
 
 use super::blocks::{Blocks, content};
 use super::{Destroy, Refusal};
+
+/// How long `blkid` may take: it reads a few blocks, of a disk that may have to spin up.
+const BLKID_TIME: Duration = Duration::from_secs(60);
+/// The most that it has to say, in bytes.
+const BLKID_LONGEST: u64 = 1 << 20;
 
 /// What must stay free of a file system of `size` bytes: a full one harms more than a benchmark is worth. 5 %, but of a large one no more
 /// than what other programs write meanwhile.
@@ -113,7 +120,7 @@ fn device(name: &str, real: &Path, about: &Metadata, destroy: &Destroy) -> Resul
         let size = rustix::fs::seek(&held, rustix::fs::SeekFrom::End(0))
             .map_err(|error| io(error.into()))?;
         let mut blocks = Device { file: &held, size };
-        let found = match blkid(real) {
+        let found = match blkid(real).map_err(io)? {
             Some(found) => Some(found),
             None => content(&mut blocks).map_err(io)?,
         };
@@ -140,23 +147,25 @@ impl Blocks for Device<'_> {
 }
 
 /// What util-linux knows: far more formats than this program. `None` if it finds nothing, or is not there.
-fn blkid(real: &Path) -> Option<String> {
-    let told = Command::new("blkid")
-        .args(["--probe", "--output", "export"])
-        .arg(real)
-        .stdin(Stdio::null())
-        .stderr(Stdio::null())
-        .output()
-        .ok()?;
+fn blkid(real: &Path) -> io::Result<Option<String>> {
+    let mut command = Command::new("blkid");
+    command.args(["--probe", "--output", "export"]).arg(real);
+    command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::null());
+    let told = match process::run(&mut command, BLKID_TIME, BLKID_LONGEST) {
+        Ok(told) => told,
+        Err(Failed::Start(_)) => return Ok(None),
+        // A device that does not answer may hold anything.
+        Err(late) => return Err(io::Error::other(format!("blkid {late}"))),
+    };
     let text = String::from_utf8_lossy(&told.stdout).into_owned();
     let of = |key: &str| text.lines().find_map(|line| line.strip_prefix(key)?.strip_prefix('='));
-    match (of("TYPE"), of("PTTYPE"), told.status.code()) {
+    Ok(match (of("TYPE"), of("PTTYPE"), told.status.code()) {
         (Some(kind), ..) => Some(format!("a signature of {kind} (blkid)")),
         (None, Some(table), _) => Some(format!("a partition table of type {table} (blkid)")),
         // Several at once.
         (None, None, Some(8)) => Some("several signatures (blkid)".to_owned()),
         _ => None,
-    }
+    })
 }
 
 /// Where a device, or a partition of it, is mounted.

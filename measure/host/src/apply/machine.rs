@@ -5,10 +5,18 @@ use std::io::{self, Write};
 use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 use std::process::Stdio;
+use std::time::Duration;
 
 use lunet_files::{self as files, Mode};
+use lunet_os::process::{self, Failed};
 
 use crate::source::{Live, Source};
+
+/// How long a program may take that changes something: `zfs set` waits for its pool, an adapter starts anew with other rings.
+const ACT_TIME: Duration = Duration::from_secs(120);
+
+/// Most of the output of such a program that is kept, in bytes: `midclt` tells all start scripts.
+const LONGEST: u64 = 4 << 20;
 
 /// What a change failed for, in words.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -177,17 +185,23 @@ impl Machine for LiveMachine {
 
     fn act(&self, program: &str, args: &[&str]) -> Result<String, Fault> {
         let path = std::env::var("PATH").unwrap_or_default();
-        let output = std::process::Command::new(program)
+        let mut command = std::process::Command::new(program);
+        command
             .args(args)
             .env("LC_ALL", "C")
             .env("PATH", format!("{path}:/usr/local/sbin:/usr/sbin:/sbin"))
             .stdin(Stdio::null())
-            .output()
-            .map_err(|error| Fault(format!("{program}: {}", words(&error))))?;
-        if output.status.success() {
-            return Ok(String::from_utf8_lossy(&output.stdout).into_owned());
+            .stdout(Stdio::piped())
+            .stderr(Stdio::piped());
+        let done =
+            process::run(&mut command, ACT_TIME, LONGEST).map_err(|failed| match failed {
+                Failed::Start(error) => Fault(format!("{program}: {}", words(&error))),
+                late => Fault(format!("{program} {late}")),
+            })?;
+        if done.status.success() {
+            return Ok(String::from_utf8_lossy(&done.stdout).into_owned());
         }
-        let told = String::from_utf8_lossy(&output.stderr);
+        let told = String::from_utf8_lossy(&done.stderr);
         let line = told.lines().rfind(|line| !line.trim().is_empty()).unwrap_or("it failed");
         Err(Fault(format!("{program}: {}", line.trim())))
     }

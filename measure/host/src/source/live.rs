@@ -6,7 +6,9 @@ use std::path::PathBuf;
 use std::process::Stdio;
 use std::time::Duration;
 
-use super::{Command, Output, Source, bounded};
+use lunet_os::process;
+
+use super::{Command, Output, Source};
 
 /// No file that facts are read from is longer; a log may be.
 const LONGEST: u64 = 4 << 20;
@@ -57,10 +59,9 @@ impl Source for Live {
             .stdin(Stdio::null())
             .stdout(Stdio::piped())
             .stderr(Stdio::null());
-        let mut done = bounded::run(&mut child, PATIENCE, LONGEST).ok()?;
-        done.stdout.truncate(usize::try_from(LONGEST).unwrap_or(usize::MAX));
+        let done = process::run(&mut child, PATIENCE, LONGEST).ok()?;
         let stdout = String::from_utf8_lossy(&done.stdout).into_owned();
-        Some(Output { code: done.code?, stdout })
+        Some(Output { code: done.status.code()?, stdout })
     }
 }
 

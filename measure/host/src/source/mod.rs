@@ -3,7 +3,6 @@
 //! Everything is asked by the path that it has on the live machine, or by the command that shows
 //! it. Whatever cannot be had is `None`: no file, no right, no such program.
 
-pub mod bounded;
 mod command;
 pub(crate) mod kernel_log;
 mod live;

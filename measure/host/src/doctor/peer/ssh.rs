@@ -5,8 +5,9 @@ use std::process::{Command, Stdio};
 use std::time::Duration;
 
 use lunet_iscsi::printable::{is_printable, printable};
+use lunet_os::process::{self, Failed};
 
-use crate::source::{Live, ParseError, Source, Tree, bounded};
+use crate::source::{Live, ParseError, Source, Tree};
 
 /// How long the capture may take: each of its commands has 15 seconds.
 const PATIENCE: Duration = Duration::from_secs(300);
@@ -90,16 +91,16 @@ pub fn ssh(host: &str) -> Result<Captured, SshError> {
         .stdout(Stdio::piped())
         .stderr(Stdio::piped());
     let host = host.to_owned();
-    let done = match bounded::run(&mut command, PATIENCE, LONGEST) {
+    let done = match process::run(&mut command, PATIENCE, LONGEST) {
         Ok(done) => done,
-        Err(error) if error.kind() == io::ErrorKind::TimedOut => return Err(SshError::Slow(host)),
-        Err(error) => return Err(SshError::Start(error)),
+        Err(Failed::Late(_) | Failed::Held(_)) => return Err(SshError::Slow(host)),
+        Err(Failed::Start(error)) => return Err(SshError::Start(error)),
     };
     let here = Live.now();
     if done.cut {
         return Err(SshError::Long(host));
     }
-    match done.code {
+    match done.status.code() {
         Some(0) => {}
         Some(code @ (126 | 127)) => return Err(SshError::NoLunet { host, code }),
         _ => return Err(SshError::Failed { host, why: why(&done.stderr) }),
