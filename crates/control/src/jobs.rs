@@ -632,25 +632,34 @@ async fn run(app: Arc<App>, id: String, mut child: Child, cancel: Arc<Notify>) {
         let status = child.wait().await?;
         Ok((bytes?, status.code()))
     };
-    tokio::pin!(work);
-    let end = tokio::select! {
-        end = &mut work => end,
-        () = cancel.notified() => {
-            signal(group, Signal::TERM);
-            match tokio::time::timeout(GRACE, &mut work).await {
-                Ok(end) => end,
-                Err(_) => {
-                    signal(group, Signal::KILL);
-                    work.await
-                }
-            }
-        }
-    };
-    // It has ended, and another process may have its number from now on.
+    let end = cancellable(work, &cancel, group, GRACE).await;
+    // It has ended, and another process may have its number from now on, or it is given up.
     unfinished.0 = None;
     if let Some(told) = app.jobs.ended(&id, end) {
         app.events.send("job", &told);
     }
+}
+
+/// Sees work of processes to its end. When it is cancelled they are asked to end, and killed after `grace`. Those that the
+/// kernel holds then, for storage that does not answer, are given up after the same time again.
+async fn cancellable<T>(
+    work: impl Future<Output = io::Result<T>>,
+    cancel: &Notify,
+    group: Option<Pid>,
+    grace: Duration,
+) -> io::Result<T> {
+    tokio::pin!(work);
+    tokio::select! {
+        end = &mut work => return end,
+        () = cancel.notified() => {}
+    }
+    for with in [Signal::TERM, Signal::KILL] {
+        signal(group, with);
+        if let Ok(end) = tokio::time::timeout(grace, &mut work).await {
+            return end;
+        }
+    }
+    Err(io::Error::other("it was killed, and waits in the kernel for storage that does not answer"))
 }
 
 /// All that a stream has, within the bound of a result.
@@ -693,6 +702,17 @@ async fn lines_of(stream: Option<impl AsyncRead + Unpin>, mut each: impl FnMut(S
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[tokio::test]
+    async fn a_cancelled_job_that_the_kernel_holds_is_given_up() {
+        let cancel = Notify::new();
+        cancel.notify_one();
+        let held = std::future::pending::<io::Result<()>>();
+        let ended = cancellable(held, &cancel, None, Duration::from_millis(1));
+        let ended = tokio::time::timeout(Duration::from_secs(60), ended).await;
+        let error = ended.expect("it is not waited for").unwrap_err().to_string();
+        assert!(error.contains("waits in the kernel"), "{error}");
+    }
 
     fn arguments(text: &str) -> Result<String, Problem> {
         let job: NewJob = serde_json::from_str(text).unwrap();
