@@ -17,7 +17,7 @@ pub(super) const ROOM: usize = 4096;
 /// `InvalidData` if there are more than `most` bytes, `TimedOut` at the deadline, `UnexpectedEof`
 /// if the stream ends before the line does.
 pub(super) fn receive(
-    stream: &mut UnixStream,
+    mut stream: &UnixStream,
     most: usize,
     deadline: Instant,
 ) -> io::Result<Zeroizing<Vec<u8>>> {
@@ -72,7 +72,7 @@ pub(super) fn of(it: &impl Serialize) -> serde_json::Result<Zeroizing<Vec<u8>>> 
 /// # Errors
 /// `TimedOut` at the deadline, or what the stream says.
 pub(super) fn send(
-    stream: &mut UnixStream,
+    mut stream: &UnixStream,
     mut line: Zeroizing<Vec<u8>>,
     deadline: Instant,
 ) -> io::Result<()> {
@@ -116,10 +116,10 @@ mod tests {
         let pieces: Vec<Vec<u8>> = (0..9).map(|n| vec![n; 1500]).collect();
         pieces.iter().for_each(|piece| append(&mut line, piece));
         assert_eq!(*line, pieces.concat());
-        let (mut here, mut there) = UnixStream::pair().expect("a pair");
+        let (here, there) = UnixStream::pair().expect("a pair");
         let deadline = Instant::now() + Duration::from_secs(20);
-        send(&mut here, of(&"a secret").expect("JSON"), deadline).expect("it is sent");
-        let line = receive(&mut there, 100, deadline).expect("it comes");
+        send(&here, of(&"a secret").expect("JSON"), deadline).expect("it is sent");
+        let line = receive(&there, 100, deadline).expect("it comes");
         is_overwritten(&line);
         assert_eq!(&line[..], br#""a secret""#);
     }

@@ -16,6 +16,7 @@ mod line;
 mod place;
 #[cfg(feature = "tools")]
 pub mod remote;
+mod seats;
 mod server;
 mod tame;
 

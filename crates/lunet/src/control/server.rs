@@ -2,12 +2,12 @@
 
 use std::fs::Permissions;
 use std::io::{self, ErrorKind};
+use std::net::Shutdown;
 use std::os::fd::OwnedFd;
 use std::os::unix::fs::{FileTypeExt, PermissionsExt};
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering};
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
@@ -16,6 +16,7 @@ use rustix::event::{EventfdFlags, PollFd, PollFlags, eventfd, poll};
 use rustix::fs::{FlockOperation, Mode, XattrFlags, fchmod, flock, setxattr};
 use socket2::{Domain, SockAddr, Socket, Type};
 
+use super::seats::{OF_USER, Seat, Seats, Taken};
 use super::{Error, check_length, line};
 
 /// How long a client may take to ask, and again to take the answer.
@@ -23,9 +24,6 @@ const TIME: Duration = Duration::from_secs(5);
 
 /// The longest request, in bytes.
 const MOST: usize = 16 << 10;
-
-/// The most clients at one time; the others are told to come back.
-const CLIENTS: usize = 8;
 
 /// The pause after a failed accept, so that a lack of file descriptors does not burn a core.
 const PAUSE: Duration = Duration::from_millis(100);
@@ -219,7 +217,7 @@ fn bind(path: &Path) -> io::Result<UnixListener> {
     // another user connect.
     fchmod(&socket, Mode::RUSR | Mode::WUSR)?;
     socket.bind(&SockAddr::unix(path)?)?;
-    socket.listen(CLIENTS as i32)?;
+    socket.listen(OF_USER as i32)?;
     Ok(UnixListener::from(OwnedFd::from(socket)))
 }
 
@@ -243,7 +241,7 @@ fn clear(path: &Path) -> Result<(), Error> {
 }
 
 fn accept(listener: &UnixListener, end: &OwnedFd, source: &Arc<dyn Source>) {
-    let clients = Arc::new(AtomicUsize::new(0));
+    let seats = Arc::new(Seats::default());
     loop {
         let mut both = [PollFd::new(listener, PollFlags::IN), PollFd::new(end, PollFlags::IN)];
         let polled = poll(&mut both, None);
@@ -260,42 +258,40 @@ fn accept(listener: &UnixListener, end: &OwnedFd, source: &Arc<dyn Source>) {
                 continue;
             }
         };
-        let permit = Permit::new(&clients);
-        if clients.load(Ordering::Relaxed) > CLIENTS {
-            refuse(stream, Code::TooManyClients, TOO_MANY);
-            continue;
-        }
+        let Some((who, seat)) = admit(&stream, &seats) else { continue };
         let source = Arc::clone(source);
-        let client = move || {
-            serve(stream, &*source);
-            drop(permit);
-        };
+        let client = move || serve(stream, who, &seat, &*source);
         // Without a thread the stream is dropped, and the client sees the end of it.
         let _ = thread::Builder::new().name("control-client".into()).spawn(client);
     }
 }
 
-/// One of at most [`CLIENTS`] connections; released when dropped.
-struct Permit(Arc<AtomicUsize>);
-
-impl Permit {
-    fn new(clients: &Arc<AtomicUsize>) -> Self {
-        clients.fetch_add(1, Ordering::Relaxed);
-        Self(Arc::clone(clients))
-    }
-}
-
-impl Drop for Permit {
-    fn drop(&mut self) {
-        self.0.fetch_sub(1, Ordering::Relaxed);
-    }
-}
-
-fn serve(mut stream: UnixStream, source: &dyn Source) {
-    let Ok(who) = Asker::of(&stream) else {
-        return refuse(stream, Code::Failed, "the kernel does not say who asks");
+/// Lets a client in, or turns it away, or one that has not asked yet in its place.
+fn admit(stream: &UnixStream, seats: &Arc<Seats>) -> Option<(Asker, Seat)> {
+    let Ok(who) = Asker::of(stream) else {
+        refuse(stream, Code::Failed, "the kernel does not say who asks");
+        return None;
     };
-    let reply = match line::receive(&mut stream, MOST, Instant::now() + TIME) {
+    // Without a copy the stream is dropped, and the client sees the end of it.
+    match seats.take(who.uid, stream.try_clone().ok()?) {
+        Taken::Free(seat) => Some((who, seat)),
+        Taken::InPlaceOf(other, seat) => {
+            refuse(&other, Code::TooManyClients, TOO_MANY);
+            // Its thread is done with it.
+            let _ = other.shutdown(Shutdown::Both);
+            Some((who, seat))
+        }
+        Taken::None => {
+            refuse(stream, Code::TooManyClients, TOO_MANY);
+            None
+        }
+    }
+}
+
+fn serve(stream: UnixStream, who: Asker, seat: &Seat, source: &dyn Source) {
+    let reply = match line::receive(&stream, MOST, Instant::now() + TIME) {
+        // It was turned away meanwhile.
+        _ if !seat.asks() => return,
         Ok(line) => {
             let (client, request) = read_call(&line);
             Reply::to(client, request.and_then(|request| source.answer(who, request)))
@@ -308,17 +304,17 @@ fn serve(mut stream: UnixStream, source: &dyn Source) {
         Err(_) => return,
     };
     // The answer may have taken its time, which is not the client's.
-    send(&mut stream, &reply, Instant::now() + TIME);
+    send(&stream, &reply, Instant::now() + TIME);
 }
 
 /// Turns a client away. What it asks was not read, so its version is not known.
-fn refuse(mut stream: UnixStream, code: Code, why: &str) {
+fn refuse(stream: &UnixStream, code: Code, why: &str) {
     let error = lunet_api::Error::new(code, why).fix("try again");
     // A new socket takes these few bytes at once; the limit is for the case that it does not.
-    send(&mut stream, &Reply::unread(error), Instant::now() + PAUSE);
+    send(stream, &Reply::unread(error), Instant::now() + PAUSE);
 }
 
-fn send(stream: &mut UnixStream, reply: &Reply<Answer>, deadline: Instant) {
+fn send(stream: &UnixStream, reply: &Reply<Answer>, deadline: Instant) {
     if let Ok(line) = line::of(reply) {
         // A client that does not take its answer has only itself to blame.
         let _ = line::send(stream, line, deadline);

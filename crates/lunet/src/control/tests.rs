@@ -2,6 +2,8 @@ use std::io::{BufRead, BufReader, Read, Write};
 use std::os::unix::fs::PermissionsExt;
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::{Path, PathBuf};
+use std::sync::mpsc::{SyncSender, sync_channel};
+use std::sync::{Arc, RwLock};
 
 use lunet_api::{
     Answer, Backend, Change, Code, Done, NewVolume, Request, Session, Stats, Target, VERSION,
@@ -42,10 +44,14 @@ fn session() -> Session {
 }
 
 fn started() -> (TempDir, PathBuf, ControlServer) {
+    started_with(Fixed)
+}
+
+fn started_with(source: impl Source) -> (TempDir, PathBuf, ControlServer) {
     let dir = TempDir::new().unwrap();
     let path = default_path(dir.path());
     let mut server = ControlServer::bind(&path, None).unwrap();
-    server.serve(Fixed).unwrap();
+    server.serve(source).unwrap();
     (dir, path, server)
 }
 
@@ -116,16 +122,40 @@ fn what_is_no_request_is_answered_with_an_error() {
 #[test]
 fn silent_clients_hold_up_nobody() {
     let (_dir, path, _server) = started();
-    let _silent: Vec<_> = (0..7).map(|_| UnixStream::connect(&path).unwrap()).collect();
+    let mut silent: Vec<_> = (0..20).map(|_| UnixStream::connect(&path).unwrap()).collect();
     assert!(Client::new(path).sessions().is_ok());
+    let mut told = String::new();
+    silent[0].read_to_string(&mut told).unwrap();
+    assert!(told.contains("too many clients at once"), "{told}");
+}
+
+/// Says when it is asked, and answers when it may.
+struct Busy(SyncSender<()>, Arc<RwLock<()>>);
+
+impl Source for Busy {
+    fn answer(&self, who: Asker, request: Request) -> Result<Answer, lunet_api::Error> {
+        let _ = self.0.try_send(());
+        drop(self.1.read());
+        Fixed.answer(who, request)
+    }
 }
 
 #[test]
 fn clients_beyond_the_bound_are_told_so() {
-    let (_dir, path, _server) = started();
-    let _silent: Vec<_> = (0..8).map(|_| UnixStream::connect(&path).unwrap()).collect();
-    let refused = Client::new(path).sessions().unwrap_err();
+    let (began, asked) = sync_channel(8);
+    let gate = Arc::new(RwLock::new(()));
+    let (_dir, path, _server) = started_with(Busy(began, gate.clone()));
+    let closed = gate.write().unwrap();
+    let ask = |_| {
+        let client = Client::new(path.clone());
+        std::thread::spawn(move || client.sessions().is_ok())
+    };
+    let busy: Vec<_> = (0..8).map(ask).collect();
+    busy.iter().for_each(|_| asked.recv().unwrap());
+    let refused = Client::new(path.clone()).sessions().unwrap_err();
     assert!(refused.to_string().contains("too many clients"), "{refused}");
+    drop(closed);
+    assert!(busy.into_iter().all(|one| one.join().unwrap()), "all who had a place are answered");
 }
 
 #[test]
