@@ -4,9 +4,10 @@ use std::sync::PoisonError;
 use std::sync::atomic::Ordering;
 
 use anyhow::Result;
-use lunet_api::{Change, Code, Difference, Preview, SessionChange};
+use lunet_api::{Change, Code, Difference, Done, Preview, SessionChange};
 use zeroize::Zeroizing;
 
+use super::apart::Apart;
 use super::apply::fate;
 use super::differences::differences;
 use super::effects::Weighed;
@@ -50,6 +51,24 @@ impl From<Future> for anyhow::Error {
     }
 }
 
+fn stop_without(foretells: bool, what: &str, name: &str, change: &str) -> Result<()> {
+    match foretells {
+        true => {
+            let (what, name, change) = (what.to_owned(), name.to_owned(), change.to_owned());
+            let changes = vec![Difference { what, name, change }];
+            Err(Future { changes, ..Future::default() }.into())
+        }
+        false => Ok(()),
+    }
+}
+
+impl Apart<'_> {
+    /// As [`Manager::stop_without`].
+    pub(super) fn stop_without(&self, what: &str, name: &str, change: &str) -> Result<()> {
+        stop_without(self.foretells, what, name, change)
+    }
+}
+
 impl Manager {
     /// What a change would do.
     ///
@@ -59,6 +78,9 @@ impl Manager {
         if let Change::Apply { force, keep_sessions } = change {
             return self.preview_apply(*force, *keep_sessions);
         }
+        if let Some(apart) = self.begin_apart(change, true)? {
+            return self.foretold(&apart.now, change, apart.carry_out());
+        }
         let _one = self.begin(format!("a preview of {}", audit::described(change)))?;
         let now = self.now();
         self.check_foretellable(&now, change)?;
@@ -67,6 +89,11 @@ impl Manager {
         let mode = Mode(self);
         let result = self.dispatch(&now, change);
         drop(mode);
+        self.foretold(&now, change, result)
+    }
+
+    /// What would be, as the way to it has ended.
+    fn foretold(&self, now: &Served, change: &Change, result: Result<Done>) -> Result<Preview> {
         let file = self.file.display().to_string();
         let error = match result {
             // There is nothing to do, which it says.
@@ -77,7 +104,7 @@ impl Manager {
             Err(error) => error,
         };
         match error.downcast::<Foretold>() {
-            Ok(Foretold(future)) => self.told(&now, change, *future),
+            Ok(Foretold(future)) => self.told(now, change, *future),
             Err(error) => match trouble::coded(&error) {
                 // It could be done, with consent.
                 told if matches!(told.code, Code::InUse | Code::ChangesAccess) => {
@@ -128,14 +155,7 @@ impl Manager {
     /// # Errors
     /// It is to be stopped.
     pub(super) fn stop_without(&self, what: &str, name: &str, change: &str) -> Result<()> {
-        match self.foretelling() {
-            true => {
-                let (what, name, change) = (what.to_owned(), name.to_owned(), change.to_owned());
-                let changes = vec![Difference { what, name, change }];
-                Err(Future { changes, ..Future::default() }.into())
-            }
-            false => Ok(()),
-        }
+        stop_without(self.foretelling(), what, name, change)
     }
 
     /// The same for one that ends sessions and does nothing else.
@@ -248,7 +268,7 @@ impl Manager {
     ///
     /// # Errors
     /// The text is wrong, or the file cannot be written, or was changed by hand meanwhile.
-    pub fn write_text(&self, text: &str) -> Result<lunet_api::Done> {
+    pub fn write_text(&self, text: &str) -> Result<Done> {
         let _one = self.begin("a new configuration file".to_owned())?;
         let now = self.now();
         let found = self.file_text()?;

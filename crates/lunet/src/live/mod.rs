@@ -16,6 +16,7 @@
 //! A step before the fifth that fails goes straight to the last one: by the old configuration, that undoes
 //! all. After it there is no way back: what goes wrong then is said, and nothing is undone.
 
+mod apart;
 mod apply;
 #[cfg(feature = "tools")]
 mod aside;
@@ -104,7 +105,7 @@ enum OverNvme<'a> {
     Begins(Standby),
 }
 
-/// Changes a running server. One change at a time.
+/// Changes a running server. One change at a time, those of snapshots aside ([`apart`]).
 pub struct Manager {
     handle: Handle,
     nvme: Arc<Second>,
@@ -117,6 +118,8 @@ pub struct Manager {
     changing: Mutex<()>,
     /// The change that is under way, and since when.
     under_way: Mutex<Option<(String, Instant)>>,
+    /// Those that go on beside it.
+    apart: Mutex<Vec<apart::Begun>>,
     /// The server stops: there will be no more changes.
     closed: AtomicBool,
     /// The change that is under way is only to be foretold.
@@ -164,6 +167,7 @@ impl Manager {
             now,
             changing: Mutex::new(()),
             under_way: Mutex::default(),
+            apart: Mutex::default(),
             closed: AtomicBool::new(false),
             foretelling: AtomicBool::new(false),
             remarks,
@@ -192,7 +196,11 @@ impl Manager {
     /// # Errors
     /// Why not, in one sentence; then nothing has changed.
     pub fn change(&self, change: &Change) -> Result<Done> {
+        if let Some(apart) = self.begin_apart(change, false)? {
+            return apart.carry_out();
+        }
         let _one = self.begin(audit::described(change))?;
+        self.refuse_beside_apart(change)?;
         let now = self.now();
         if !matches!(change, Change::Apply { .. } | Change::EndSessions { .. }) {
             self.check_untouched(&now)?;
@@ -237,11 +245,7 @@ impl Manager {
     /// What is under way, if that is known.
     fn told_under_way(&self) -> String {
         let under_way = self.under_way();
-        let told = under_way.as_ref().map(|(what, since)| {
-            let seconds = lunet_os::time::now().saturating_duration_since(*since).as_secs();
-            format!("; {what} began {seconds} s ago")
-        });
-        told.unwrap_or_default()
+        under_way.as_ref().map(|(what, since)| ago(what, *since)).unwrap_or_default()
     }
 
     fn dispatch(&self, now: &Served, change: &Change) -> Result<Done> {
@@ -260,11 +264,8 @@ impl Manager {
             Change::DeleteVolume { name, keep_data, force } => {
                 self.delete_volume(now, name, *keep_data, *force)
             }
-            Change::CreateSnapshot { volume, snapshot } => {
-                self.create_snapshot(now, volume, snapshot)
-            }
-            Change::DeleteSnapshot { volume, snapshot } => {
-                self.delete_snapshot(now, volume, snapshot)
+            Change::CreateSnapshot { .. } | Change::DeleteSnapshot { .. } => {
+                unreachable!("it is carried out apart")
             }
             Change::CloneVolume { volume, snapshot, name, naa } => {
                 self.clone_volume(now, volume, snapshot.as_deref(), name, naa.as_deref())
@@ -318,7 +319,8 @@ impl Manager {
     pub fn close(&self, limit: Duration) {
         self.closed.store(true, Ordering::Release);
         let until = lunet_os::time::now() + limit;
-        while matches!(self.changing.try_lock(), Err(TryLockError::WouldBlock)) {
+        let busy = || matches!(self.changing.try_lock(), Err(TryLockError::WouldBlock));
+        while busy() || !self.apart().is_empty() {
             if lunet_os::time::now() >= until {
                 tracing::error!(
                     "a change that is under way does not end: it is not waited for any more"
@@ -578,6 +580,12 @@ fn not_begun(error: StartError) -> anyhow::Error {
         }
         error => lunet_api::Error::new(Code::Failed, error.to_string()).into(),
     }
+}
+
+/// A change and since when it is under way, for the end of a sentence.
+fn ago(what: &str, since: Instant) -> String {
+    let seconds = lunet_os::time::now().saturating_duration_since(since).as_secs();
+    format!("; {what} began {seconds} s ago")
 }
 
 /// `1 session`, `2 sessions`.

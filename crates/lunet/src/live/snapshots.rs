@@ -9,8 +9,9 @@ use std::time::{Duration, UNIX_EPOCH};
 use anyhow::{Context, Result, bail};
 use lunet_api::{Code, Done};
 use lunet_backends::mark;
-use lunet_backends::snapshot::{self as reflink, SnapshotError};
+use lunet_backends::snapshot as reflink;
 
+use super::apart::Apart;
 use super::identity::FileMark;
 use super::journal::{Entry, Known};
 use super::served::Open;
@@ -38,13 +39,9 @@ pub struct Snapshot {
     pub uid: Option<String>,
 }
 
-impl Manager {
-    pub(super) fn create_snapshot(
-        &self,
-        now: &Served,
-        volume: &str,
-        snapshot: &str,
-    ) -> Result<Done> {
+impl Apart<'_> {
+    pub(super) fn create_snapshot(&self, volume: &str, snapshot: &str) -> Result<Done> {
+        let now = &self.now;
         let open = now.volume(volume)?;
         names::check_volume_name(snapshot).map_err(|text| {
             lunet_api::Error::new(Code::Invalid, text.replace("volume", "snapshot"))
@@ -73,12 +70,8 @@ impl Manager {
         Ok(done(format!("{volume}@{snapshot} keeps what volume {volume} holds now")))
     }
 
-    pub(super) fn delete_snapshot(
-        &self,
-        now: &Served,
-        volume: &str,
-        snapshot: &str,
-    ) -> Result<Done> {
+    pub(super) fn delete_snapshot(&self, volume: &str, snapshot: &str) -> Result<Done> {
+        let now = &self.now;
         let keeper = find(now, volume, snapshot)?;
         self.stop_without("snapshot", &format!("{volume}@{snapshot}"), "is gone")?;
         match keeper {
@@ -87,16 +80,9 @@ impl Manager {
         }
         Ok(done(format!("the snapshot {volume}@{snapshot} is gone")))
     }
+}
 
-    /// What is done, but may not survive a power loss, is done: the user is told.
-    fn done_or(&self, result: Result<(), SnapshotError>) -> Result<()> {
-        match result {
-            Err(unsynced @ SnapshotError::Unsynced { .. }) => self.remark(unsynced.to_string()),
-            other => other?,
-        }
-        Ok(())
-    }
-
+impl Manager {
     pub(super) fn rollback(
         &self,
         now: &Served,

@@ -1,7 +1,9 @@
 //! Changes of a server in this process, whose event loops can be stalled.
 
+use std::any::Any;
 use std::fs;
 use std::sync::Arc;
+use std::sync::mpsc::{SyncSender, sync_channel};
 use std::time::Duration;
 
 use lunet_backends::Volume;
@@ -77,6 +79,46 @@ impl Backend<Payload, Ring> for Trapped {
     }
 }
 
+/// A volume on a file system that hangs as long as the trap is armed: it says when it is asked to sync.
+struct Hung {
+    inner: Volume,
+    trap: Arc<Trap>,
+    asked: SyncSender<()>,
+}
+
+impl Backend<Payload, Ring> for Hung {
+    fn caps(&self) -> &Caps {
+        self.inner.caps()
+    }
+
+    fn open_channel(
+        &self,
+        number: u16,
+        ring: &mut Ring,
+    ) -> Result<Box<dyn Channel<Payload, Ring>>, i32> {
+        self.inner.open_channel(number, ring)
+    }
+
+    fn slow(&self) -> &dyn Slow {
+        self
+    }
+}
+
+impl Slow for Hung {
+    fn sync(&self) -> Result<(), lunet_block::Error> {
+        let armed = self.trap.armed.lock().unwrap();
+        if *armed {
+            let _ = self.asked.try_send(());
+        }
+        drop(self.trap.news.wait_while(armed, |armed| *armed).unwrap());
+        self.inner.slow().sync()
+    }
+
+    fn as_any(&self) -> Option<&dyn Any> {
+        self.inner.slow().as_any()
+    }
+}
+
 struct TrappedChannel {
     inner: Box<dyn Channel<Payload, Ring>>,
     trap: Arc<Trap>,
@@ -104,6 +146,12 @@ impl Channel<Payload, Ring> for TrappedChannel {
 
 /// A server with the volume `a`, whose event loops stall when they let go of it, and does not wait long for them.
 fn started() -> (TempDir, Server, Manager, Arc<Trap>) {
+    started_with(|inner, trap| Arc::new(Trapped { inner, trap }))
+}
+
+fn started_with(
+    wrapped: impl FnOnce(Volume, Arc<Trap>) -> Volume,
+) -> (TempDir, Server, Manager, Arc<Trap>) {
     let dir = TempDir::new().unwrap();
     fs::write(dir.path().join("lunet.toml"), FILE).unwrap();
     let options = Options { data: Some(dir.path().to_owned()), ..Options::default() };
@@ -114,7 +162,7 @@ fn started() -> (TempDir, Server, Manager, Arc<Trap>) {
     made.keep();
     let trap = Arc::new(Trap::default());
     let open = served.open.get_mut("a").unwrap();
-    open.volume = Arc::new(Trapped { inner: open.volume.clone(), trap: trap.clone() });
+    open.volume = wrapped(open.volume.clone(), trap.clone());
     let config = served.plan.config.clone();
     let mut start = serve::assemble(&config, &served.plan.data, served.layout());
     start.limits.change_wait = Duration::from_millis(300);
@@ -154,5 +202,49 @@ fn a_resize_is_not_undone_when_event_loops_stall_after_its_commit() {
     assert_eq!((done.notes.len(), served(), length()), (0, 4 * MIB, 4 * MIB), "{done:?}");
     assert!(!dir.path().join("change.journal").exists());
     manager.close(Duration::ZERO);
+    assert!(server.stop(Duration::ZERO).flushed);
+}
+
+#[test]
+fn a_snapshot_on_storage_that_hangs_holds_up_the_changes_of_its_volume_alone() {
+    let (asked, hangs) = sync_channel(1);
+    let (_dir, server, manager, trap) =
+        started_with(|inner, trap| Arc::new(Hung { inner, trap, asked }));
+    let snapshot = |volume: &str, name: &str| Change::CreateSnapshot {
+        volume: volume.to_owned(),
+        snapshot: name.to_owned(),
+    };
+    trap.arm();
+    std::thread::scope(|scope| {
+        // Whether its file system can make one is not the matter here.
+        let hung = scope.spawn(|| drop(manager.change(&snapshot("a", "one"))));
+        hangs.recv().unwrap();
+        let new = lunet_api::NewVolume {
+            name: "b".to_owned(),
+            backend: lunet_api::Backend::File,
+            size: Some(MIB),
+            ..lunet_api::NewVolume::default()
+        };
+        manager.change(&Change::CreateVolume(new)).unwrap();
+        manager.preview(&snapshot("b", "two")).unwrap();
+        for change in [
+            resize(2 * MIB),
+            snapshot("a", "two"),
+            Change::Apply { force: false, keep_sessions: false },
+        ] {
+            let error = manager.change(&change).unwrap_err().to_string();
+            assert!(error.contains("snapshots of volume a are being changed"), "{error}");
+            assert!(
+                error.contains("create-snapshot volume=\"a\" snapshot=\"one\" began"),
+                "{error}"
+            );
+        }
+        trap.open();
+        hung.join().unwrap();
+    });
+    manager.change(&resize(2 * MIB)).unwrap();
+    manager.close(Duration::ZERO);
+    let error = manager.change(&snapshot("a", "three")).unwrap_err().to_string();
+    assert!(error.contains("lunet is stopping"), "{error}");
     assert!(server.stop(Duration::ZERO).flushed);
 }
