@@ -392,7 +392,7 @@ fn a_target_that_closes_ends_sessions_as_the_dry_run_says() -> Result<()> {
     // Both come from the same address: whose own the portal's is decides.
     let sessions = || -> Result<Vec<(String, Value)>> {
         let all = json(&["sessions"])?;
-        let all = all.as_array().into_iter().flatten();
+        let all = all["sessions"].as_array().into_iter().flatten();
         let at_work = all.filter(|one| one["target"] == "iqn.2026-11.local.lunet:x");
         let portal = |one: &Value| one["portal"].as_str().unwrap_or_default().to_owned();
         Ok(at_work.map(|one| (portal(one), one["tsih"].clone())).collect())

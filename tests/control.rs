@@ -29,7 +29,7 @@ fn sessions_shows_who_is_connected_and_what_was_negotiated() -> Result<()> {
     let second = Session::open(&Login { qualifier: 1, header_digest: false, ..login.clone() })?;
 
     let answer: Value = serde_json::from_str(&ask(&server, "sessions", true)?)?;
-    let sessions = answer.as_array().context("not an array")?;
+    let sessions = answer["sessions"].as_array().context("not an array")?;
     ensure!(sessions.len() == 2, "{answer:#}");
     for session in sessions {
         ensure!(session["initiator"] == login.initiator, "{session:#}");
@@ -45,7 +45,8 @@ fn sessions_shows_who_is_connected_and_what_was_negotiated() -> Result<()> {
     second.logout()?;
     first.logout()?;
     let answer: Value = serde_json::from_str(&ask(&server, "sessions", true)?)?;
-    ensure!(answer.as_array().is_some_and(Vec::is_empty), "{answer:#}");
+    ensure!(answer["sessions"].as_array().is_some_and(Vec::is_empty), "{answer:#}");
+    ensure!(answer["silent_shards"] == serde_json::json!([]), "{answer:#}");
     server.stop()?;
     Ok(())
 }

@@ -127,8 +127,9 @@ fn a_login_with_a_foreign_handle_leaves_sessions_alone() -> Result<()> {
     ensure!(unknown == 0x020a, "a session that there is not: {unknown:04x}");
     let mut session = open(server.portal(), A, 0)?;
     let sessions: serde_json::Value = serde_json::from_str(&server.tell(&["sessions", "--json"])?)?;
-    let tsih =
-        sessions[0]["tsih"].as_u64().with_context(|| format!("no handle: {sessions}"))? as u16;
+    let tsih = sessions["sessions"][0]["tsih"]
+        .as_u64()
+        .with_context(|| format!("no handle: {sessions}"))? as u16;
     let second = ask(tsih, 9)?.0;
     ensure!(second == 0x0206, "a second connection: {second:04x}");
     session.write(0, 0, &[2; BLOCK], BLOCK)?;

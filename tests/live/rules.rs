@@ -136,7 +136,7 @@ fn sessions_are_ended_by_number_and_by_initiator() -> Result<()> {
     let (mut one, mut two) = (open(&server, ONE, 0)?, open(&server, TWO, 0)?);
     let sessions = json(&server, &["sessions"])?;
     let of = |target: &str| {
-        let all = sessions.as_array()?;
+        let all = sessions["sessions"].as_array()?;
         all.iter().find(|session| session["target"] == target)
     };
     let number = of(TWO).context("no session")?["tsih"].to_string();

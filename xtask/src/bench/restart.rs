@@ -151,7 +151,7 @@ fn all_are_in(server: &Server, sessions: usize) -> Result<()> {
     let begun = Instant::now();
     loop {
         let told: Value = serde_json::from_str(&server.tell(&["sessions", "--json"])?)?;
-        let found = told.as_array().map_or(0, Vec::len);
+        let found = told["sessions"].as_array().map_or(0, Vec::len);
         if found == sessions {
             return Ok(());
         }

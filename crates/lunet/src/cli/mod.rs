@@ -33,6 +33,7 @@ use lunet::control::{self, Client};
 use lunet_api::{Change, SilentShard};
 use lunet_iscsi::printable::printable_json;
 use serde::Serialize;
+use serde_json::json;
 
 pub use attach::{Attach, Detach, attach, detach};
 pub use bench::{Bench, run as bench};
@@ -173,18 +174,25 @@ pub fn answer<T: Serialize>(
 }
 
 /// The same about what lives on all event loops: tells if one of them has not answered, and then it has not gone well.
+/// In JSON the answer has this name, and `silent_shards` is beside it.
 ///
 /// # Errors
 /// The server's, or the terminal's.
 pub fn answer_of_all<T: Serialize>(
     ask: &Ask,
+    name: &str,
     question: impl FnOnce(&Client) -> Result<T, control::Error>,
     table: impl FnOnce(&T) -> String,
 ) -> Result<ExitCode> {
-    let told = answer(ask, question, table)?;
+    let client = ask.place.client()?;
+    let answer = question(&client)?;
     // Asked of whoever has just answered: one that has nothing more to say has not failed.
-    let stats = ask.place.client()?.stats().unwrap_or_default();
-    let Some(missing) = SilentShard::sentence(&stats.silent_shards) else { return Ok(told) };
+    let silent = client.stats().unwrap_or_default().silent_shards;
+    print(&match ask.json {
+        true => json_text(&json!({ name: answer, "silent_shards": silent }))?,
+        false => table(&answer),
+    })?;
+    let Some(missing) = SilentShard::sentence(&silent) else { return Ok(ExitCode::SUCCESS) };
     eprintln!("lunet: incomplete: {missing}");
     Ok(ExitCode::FAILURE)
 }

@@ -37,7 +37,9 @@ enum SessionsCommand {
 
 pub fn run(options: Sessions) -> Result<ExitCode> {
     match options.command {
-        None => answer_of_all(&options.ask, Client::sessions, |all| tables::sessions(all)),
+        None => {
+            answer_of_all(&options.ask, "sessions", Client::sessions, |all| tables::sessions(all))
+        }
         Some(SessionsCommand::End { session, initiator, ask }) => {
             ask.change(Change::EndSessions { session, initiator })
         }

@@ -151,7 +151,7 @@ fn lun(text: &str) -> Result<u16, String> {
 pub fn run(command: TargetCommand) -> Result<ExitCode> {
     match command {
         TargetCommand::List(ask) => {
-            answer_of_all(&ask, Client::targets, |all| tables::targets(all))
+            answer_of_all(&ask, "targets", Client::targets, |all| tables::targets(all))
         }
         TargetCommand::Create { name, alias, nvme, ask } => {
             ask.change(Change::CreateTarget { name, alias, nvme })

@@ -6,7 +6,7 @@ use lunet_api::{Portal, Stats};
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 
-use crate::source::Source;
+use crate::source::{Command, Source};
 
 /// A `lunet serve` that runs here.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
@@ -256,6 +256,23 @@ pub(super) fn ask<T: DeserializeOwned + Default>(
 ) -> T {
     let text = source.output("lunet", &[verb, &["--json", "--socket", socket]].concat());
     text.and_then(|text| serde_json::from_str(&text).ok()).unwrap_or_default()
+}
+
+/// The same of a list that has a name in the answer. An older lunet answers with the list alone. An answer without what
+/// lives on an event loop that is silent, which has the exit code 1, is better than none.
+pub(super) fn ask_list<T: DeserializeOwned>(
+    source: &dyn Source,
+    verb: &[&str],
+    (name, socket): (&str, &str),
+) -> Vec<T> {
+    let command = Command::new("lunet", &[verb, &["--json", "--socket", socket]].concat());
+    let list = || {
+        let mut answer: serde_json::Value =
+            serde_json::from_str(&source.run(&command)?.stdout).ok()?;
+        let list = answer.get_mut(name).map(serde_json::Value::take).unwrap_or(answer);
+        serde_json::from_value(list).ok()
+    };
+    list().unwrap_or_default()
 }
 
 /// `10.0.0.1:3260`, `[fd00::1]:3260`

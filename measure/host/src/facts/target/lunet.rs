@@ -41,9 +41,10 @@ fn portals(lunet: &Lunet, iscsi: bool, nvme: bool, only: &[String]) -> Vec<Porta
 /// What a running lunet serves to whom.
 fn ask(source: &dyn Source, lunet: &Lunet) -> Vec<Target> {
     let mut targets: Vec<lunet_api::Target> =
-        lunet::ask(source, &["target", "list"], &lunet.socket);
+        lunet::ask_list(source, &["target", "list"], ("targets", &lunet.socket));
     let volumes: Vec<Volume> = lunet::ask(source, &["volume", "list"], &lunet.socket);
-    let sessions: Vec<Session> = lunet::ask(source, &["sessions"], &lunet.socket);
+    let sessions: Vec<Session> =
+        lunet::ask_list(source, &["sessions"], ("sessions", &lunet.socket));
     let config = source.output("lunet", &["config", "show", "--socket", &lunet.socket]);
     let config: toml::Table = config.and_then(|text| text.parse().ok()).unwrap_or_default();
     targets.extend(subsystems(&config));
@@ -366,7 +367,9 @@ $ ss -tlnHp
 | LISTEN 0 1024 10.0.0.1:3260 0.0.0.0:* users:(("lunet",pid=77,fd=11))
 /proc/77/cwd -> /srv
 $ lunet target list --json --socket /srv/d/lunet.sock
-| [{"name": "iqn.2026-11.local.lunet:a", "luns": [{"lun": 0, "size_bytes": 1048576, "volume": "v"}]}]
+| {"targets": [{"name": "iqn.2026-11.local.lunet:a", "luns": [{"lun": 0, "size_bytes": 1048576, "volume": "v"}]}],
+| "silent_shards": [{"shard": 1, "silent_ms": 3000}]}
+exit 1
 $ lunet volume list --json --socket /srv/d/lunet.sock
 | [{"name": "v", "backend": "block", "path": "/dev/zvol/tank/v", "block_size": 4096, "read_only": false}]
 $ lunet sessions --json --socket /srv/d/lunet.sock
