@@ -43,5 +43,5 @@ pub use payload::Payload;
 pub use region::{Mapped, Region, RegionRef};
 pub use ring::Ring;
 pub use slots::{Key, Slots};
-pub use sys::{has_tls, secure_stream};
+pub use sys::{Treatment, has_tls, secure_stream};
 pub use waker::Waker;

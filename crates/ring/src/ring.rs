@@ -13,7 +13,7 @@ use crate::timers::Timers;
 use crate::uring::Uring;
 use crate::{
     Arena, Buf, Config, Counters, Delivery, Driver, DriverChoice, Event, FileId, PollSource,
-    RxBufs, SocketId, Token, TxChain, Waker, WatchId,
+    RxBufs, SocketId, Token, Treatment, TxChain, Waker, WatchId,
 };
 
 /// What to do on a file. Offsets and lengths are in bytes.
@@ -248,10 +248,10 @@ impl Ring {
         driver!(self, d => d.unwatch(id));
     }
 
-    /// Makes a file or a block device known. It stays open until it is removed, or as long as the
-    /// event loop lives.
-    pub fn add_file(&mut self, file: Arc<File>) -> FileId {
-        driver!(self, d => d.add_file(file))
+    /// Makes a file or a block device known, with what its file system is. It stays open until it is removed, or as long as
+    /// the event loop lives.
+    pub fn add_file(&mut self, file: Arc<File>, treatment: Treatment) -> FileId {
+        driver!(self, d => d.add_file(file, treatment))
     }
 
     /// Lets go of a file when its operations in flight have ended. They end as if nothing had

@@ -1,5 +1,6 @@
 //! Small system calls that both drivers use.
 
+use std::fs::File;
 use std::io;
 use std::net::{Ipv4Addr, Shutdown, TcpListener, TcpStream};
 use std::os::fd::{AsRawFd, OwnedFd, RawFd};
@@ -156,15 +157,21 @@ pub(crate) fn retry(mut call: impl FnMut() -> isize) -> Result<usize, i32> {
 
 /// How io_uring gets at a file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Treatment {
+pub struct Treatment {
     /// Registered buffers may be used on it.
-    pub fixed_buffers: bool,
+    pub(crate) fixed_buffers: bool,
     /// Its operations begin on a worker of the kernel: the submitting thread might sleep in them.
-    pub by_worker: bool,
+    pub(crate) by_worker: bool,
 }
 
-/// How the file system of a file is to be treated.
-pub(crate) fn treatment(fd: RawFd) -> Treatment {
+impl Treatment {
+    /// Asks the file system of an open file, which may hang: not on the thread of an event loop.
+    pub fn of(file: &File) -> Self {
+        treatment(file.as_raw_fd())
+    }
+}
+
+fn treatment(fd: RawFd) -> Treatment {
     let mut found = std::mem::MaybeUninit::<libc::statfs>::uninit();
     // SAFETY: the kernel writes one `statfs`; the caller owns the descriptor.
     if unsafe { libc::fstatfs(fd, found.as_mut_ptr()) } != 0 {

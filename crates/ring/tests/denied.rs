@@ -7,7 +7,7 @@ use std::os::unix::net::UnixStream;
 use std::sync::Arc;
 use std::thread;
 
-use common::{Loop, scratch, with};
+use common::{Loop, add, scratch, with};
 use lunet_ring::{Config, Driver, DriverChoice, Ring, Token};
 
 /// Makes `io_uring_setup` fail with EPERM in this thread, as container runtimes do.
@@ -83,7 +83,7 @@ fn unregistered_buffers_work(config: Config) {
     let mut l = Loop::new(&config);
     let notes = l.ring.notes().join(" ");
     assert!(notes.contains("8 MiB") && notes.contains("RLIMIT_MEMLOCK"), "{notes}");
-    let id = l.ring.add_file(file);
+    let id = add(&mut l.ring, file);
     let buf = l.buf(b"plain write");
     l.ring.write(id, 0, buf, 6..11, Token(1));
     let (_, buf, result) = l.disk();

@@ -8,7 +8,7 @@ use std::os::unix::fs::MetadataExt;
 use std::os::unix::net::UnixStream;
 use std::sync::Arc;
 
-use common::{Loop, is_given_back, pattern, with};
+use common::{Loop, add, is_given_back, pattern, with};
 use lunet_ring::{Config, DriverChoice, Event, Token};
 
 fn file(len: u64) -> Arc<File> {
@@ -19,7 +19,7 @@ fn file(len: u64) -> Arc<File> {
 
 fn what_was_written_is_read_back(config: Config) {
     let mut l = Loop::new(&config);
-    let id = l.ring.add_file(file(1 << 20));
+    let id = add(&mut l.ring, file(1 << 20));
     let data = pattern(10_000, 3);
     let buf = l.buf(&data);
     l.ring.write(id, 4096, buf, 1000..9000, Token(1));
@@ -42,7 +42,7 @@ fn what_was_written_is_read_back(config: Config) {
 
 fn a_read_at_the_end_is_short(config: Config) {
     let mut l = Loop::new(&config);
-    let id = l.ring.add_file(file(5000));
+    let id = add(&mut l.ring, file(5000));
     let buf = l.blank(4096);
     l.ring.read(id, 4096, buf, 4096, Token(1));
     assert_eq!(l.disk().2, Ok(904));
@@ -55,7 +55,7 @@ fn holes_and_zeroes_read_as_zeroes_and_keep_the_size(config: Config) {
     const LEN: usize = 1 << 20;
     let file = file(LEN as u64);
     let mut l = Loop::new(&config);
-    let id = l.ring.add_file(Arc::clone(&file));
+    let id = add(&mut l.ring, Arc::clone(&file));
     let buf = l.buf(&vec![0xAA; LEN]);
     l.ring.write(id, 0, buf, 0..LEN, Token(0));
     let (_, buf, result) = l.disk();
@@ -87,13 +87,13 @@ fn holes_and_zeroes_read_as_zeroes_and_keep_the_size(config: Config) {
 fn errors_of_the_system_are_reported(config: Config) {
     let mut l = Loop::new(&config);
     let path = tempfile::NamedTempFile::new().expect("a temporary file");
-    let read_only = l.ring.add_file(Arc::new(File::open(path.path()).expect("readable")));
+    let read_only = add(&mut l.ring, Arc::new(File::open(path.path()).expect("readable")));
     let buf = l.blank(4096);
     l.ring.write(read_only, 0, buf, 0..4096, Token(1));
     let (token, buf, result) = l.disk();
     assert_eq!((token, result), (Token(1), Err(libc::EBADF)));
     let full = OpenOptions::new().write(true).open("/dev/full").expect("a device");
-    let full = l.ring.add_file(Arc::new(full));
+    let full = add(&mut l.ring, Arc::new(full));
     l.ring.write(full, 0, buf.expect("the buffer comes back"), 0..512, Token(2));
     assert_eq!(l.disk().2, Err(libc::ENOSPC));
     l.ring.punch_hole(full, 0, 4096, Token(3));
@@ -105,7 +105,7 @@ fn errors_of_the_system_are_reported(config: Config) {
 
 fn transfers_outside_of_the_buffer_are_refused(config: Config) {
     let mut l = Loop::new(&config);
-    let id = l.ring.add_file(file(4096));
+    let id = add(&mut l.ring, file(4096));
     let buf = l.blank(100);
     l.ring.read(id, 0, buf, 101, Token(1));
     assert_eq!(l.disk().2, Err(libc::EINVAL));
@@ -122,7 +122,7 @@ fn transfers_outside_of_the_buffer_are_refused(config: Config) {
 fn many_operations_on_a_short_queue_lose_nothing(config: Config) {
     const COUNT: u64 = 500;
     let mut l = Loop::new(&Config { entries: 8, ..config });
-    let id = l.ring.add_file(file(0));
+    let id = add(&mut l.ring, file(0));
     for i in 0..COUNT {
         let buf = l.buf(&pattern(4096, i));
         l.ring.write(id, i * 4096, buf, 0..4096, Token(i));
@@ -146,7 +146,7 @@ fn many_operations_on_a_short_queue_lose_nothing(config: Config) {
 
 fn an_operation_that_is_cancelled_ends_once(config: Config) {
     let mut l = Loop::new(&config);
-    let id = l.ring.add_file(file(1 << 20));
+    let id = add(&mut l.ring, file(1 << 20));
     for i in 0..50 {
         let buf = l.blank(4096);
         l.ring.read(id, 0, buf, 4096, Token(i));
@@ -189,7 +189,7 @@ fn io_uring_cancels_what_the_kernel_is_waiting_for() {
     with(DriverChoice::IoUring, 0, |config| {
         let (reader, _writer) = stream();
         let mut l = Loop::new(&config);
-        let id = l.ring.add_file(reader);
+        let id = add(&mut l.ring, reader);
         let (first, second) = (l.blank(4096), l.blank(4096));
         l.ring.read(id, 0, first, 4096, Token(1));
         l.ring.read(id, 0, second, 4096, Token(2));
@@ -206,7 +206,7 @@ fn io_uring_cancels_what_the_kernel_is_waiting_for() {
 fn epoll_cancels_what_no_thread_has_begun() {
     with(DriverChoice::Epoll, 0, |config| {
         let mut l = Loop::new(&config);
-        let id = l.ring.add_file(file(4096));
+        let id = add(&mut l.ring, file(4096));
         let buf = l.blank(4096);
         l.ring.read(id, 0, buf, 4096, Token(1));
         l.ring.cancel(Token(1));
@@ -221,7 +221,7 @@ fn io_uring_lets_go_of_all_memory_when_it_is_dropped() {
         let (reader, _writer) = stream();
         let mut l = Loop::new(&config);
         let arena = l.ring.arena().clone();
-        let id = l.ring.add_file(Arc::clone(&reader));
+        let id = add(&mut l.ring, Arc::clone(&reader));
         for i in 0..20 {
             let buf = l.blank(4096);
             l.ring.read(id, 0, buf, 4096, Token(i));
@@ -240,7 +240,7 @@ fn epoll_lets_go_of_all_memory_when_it_is_dropped() {
         let mut l = Loop::new(&config);
         let arena = l.ring.arena().clone();
         let file = file(100 << 20);
-        let id = l.ring.add_file(Arc::clone(&file));
+        let id = add(&mut l.ring, Arc::clone(&file));
         let mut ended = 0;
         for i in 0..200 {
             let buf = l.blank(32 << 10);

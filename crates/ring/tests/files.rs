@@ -8,7 +8,7 @@ use std::os::unix::net::UnixStream;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use common::{Loop, is_given_back, with};
+use common::{Loop, add, is_given_back, with};
 use lunet_ring::{Config, DriverChoice, Event, Token};
 
 fn a_removed_file_leaves_with_its_last_operation(config: Config) {
@@ -16,7 +16,7 @@ fn a_removed_file_leaves_with_its_last_operation(config: Config) {
     file.set_len(1 << 20).expect("a sparse file");
     let file = Arc::new(file);
     let mut l = Loop::new(&config);
-    let id = l.ring.add_file(Arc::clone(&file));
+    let id = add(&mut l.ring, Arc::clone(&file));
     for i in 0..20 {
         let buf = l.blank(4096);
         l.ring.read(id, i * 4096, buf, 4096, Token(i));
@@ -27,7 +27,7 @@ fn a_removed_file_leaves_with_its_last_operation(config: Config) {
         assert_eq!(l.disk().2, Ok(4096), "what was queued is carried out");
     }
     assert!(is_given_back(&file));
-    let other = l.ring.add_file(Arc::clone(&file));
+    let other = add(&mut l.ring, Arc::clone(&file));
     for refused in [id, other] {
         l.ring.remove_file(other);
         l.ring.sync_data(refused, Token(99));
@@ -52,7 +52,7 @@ fn files_that_come_and_go_leave_nothing_behind(config: Config) {
             assert!(Instant::now() < deadline, "round {round}: still locked by the one before");
             l.iterate(Some(Duration::from_millis(1)));
         }
-        let id = l.ring.add_file(Arc::new(file));
+        let id = add(&mut l.ring, Arc::new(file));
         if round % 16 == 0 {
             l.ring.sync_data(id, Token(round));
             l.ring.remove_file(id);
@@ -79,7 +79,7 @@ fn discards_end_once_beside_other_operations(config: Config) {
     file.set_len(1 << 20).expect("a sparse file");
     let file = Arc::new(file);
     let mut l = Loop::new(&config);
-    let id = l.ring.add_file(Arc::clone(&file));
+    let id = add(&mut l.ring, Arc::clone(&file));
     for i in 0..1000 {
         l.ring.discard(id, i * 512, 512, Token(i));
         if i % 10 == 0 {
@@ -102,7 +102,7 @@ fn discards_end_once_beside_other_operations(config: Config) {
     ended.sort_unstable();
     assert!(ended.into_iter().eq((0..1000).chain((1000..2000).step_by(10))));
     assert!(is_given_back(&file));
-    let id = l.ring.add_file(Arc::clone(&file));
+    let id = add(&mut l.ring, Arc::clone(&file));
     for i in 0..1000 {
         l.ring.discard(id, 0, 512, Token(i));
     }
@@ -123,7 +123,7 @@ fn io_uring_keeps_a_removed_file_while_the_kernel_waits_for_it() {
         let (reader, _writer) = UnixStream::pair().expect("a socket pair");
         let reader = Arc::new(File::from(OwnedFd::from(reader)));
         let mut l = Loop::new(&config);
-        let id = l.ring.add_file(Arc::clone(&reader));
+        let id = add(&mut l.ring, Arc::clone(&reader));
         let buf = l.blank(4096);
         l.ring.read(id, 0, buf, 4096, Token(1));
         l.ring.remove_file(id);

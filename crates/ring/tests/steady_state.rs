@@ -8,7 +8,7 @@ use std::os::unix::net::UnixStream;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use common::{plain, split, with};
+use common::{add, plain, split, with};
 use lunet_ring::{
     Config, DriverChoice, Event, FileId, Payload, Region, RegionRef, Ring, RxBufs, SocketId, Token,
     TxChain,
@@ -106,7 +106,7 @@ fn nothing_is_allocated(config: Config) {
     let mut ring = Ring::new(&config).expect("an event loop");
     let (a, b) = UnixStream::pair().expect("a socket pair");
     let (from, to) = (ring.add_socket(a.into()), ring.add_socket(b.into()));
-    let file = ring.add_file(Arc::new(tempfile::tempfile().expect("a temporary file")));
+    let file = add(&mut ring, Arc::new(tempfile::tempfile().expect("a temporary file")));
     let region = RegionRef::new(Arc::new(Region::new(1 << 20).expect("memory")));
     let bufs = split(ring.arena().alloc(1).expect("room"), 0..0, 100);
     let (chain, bufs) = (Some(plain(b"")), Some(bufs));

@@ -14,7 +14,7 @@ use lunet_block::{
     Backend, Caps, Channel, Completion, IoDone, IoToken, Request, Slow, Submit, Support,
 };
 use lunet_os::sync::Mutex;
-use lunet_ring::{DropElsewhere, FileId, Payload, Ring, Token};
+use lunet_ring::{DropElsewhere, FileId, Payload, Ring, Token, Treatment};
 use rustix::io::Errno;
 
 pub(crate) use machine::{Abilities, Discard};
@@ -56,6 +56,15 @@ pub(crate) enum Handle {
     },
 }
 
+impl Handle {
+    /// The open file or device.
+    const fn file(&self) -> &Arc<File> {
+        match self {
+            Self::Shared(file) | Self::Reopened { file, .. } => file,
+        }
+    }
+}
+
 /// What was found out about a file or device, in bytes.
 pub(crate) struct Known {
     /// Offsets, lengths and addresses must be multiples of it.
@@ -70,6 +79,8 @@ pub(crate) struct Disk {
     able: Abilities,
     /// The last to let go of a volume may be an event loop, and closing a file may take long.
     handle: DropElsewhere<Handle>,
+    /// Asked for where it was opened, so that no event loop has to.
+    treatment: Treatment,
     /// Opened for channels to come, so that no event loop has to.
     ready: DropElsewhere<Mutex<Vec<Arc<File>>>>,
     /// The lock on the place of a file.
@@ -95,9 +106,10 @@ impl Disk {
             mapped_reads: false,
             alignment: known.alignment,
         };
+        let treatment = Treatment::of(handle.file());
         let (handle, ready) = (DropElsewhere::new(handle), DropElsewhere::new(Mutex::default()));
         let (place, notes) = (DropElsewhere::new(None), Vec::new());
-        Self { caps, able, handle, ready, place, notes }
+        Self { caps, able, handle, treatment, ready, place, notes }
     }
 
     /// The same, which keeps the lock on its place, with what should be known of it besides.
@@ -119,9 +131,7 @@ impl Disk {
 
     /// The open file or device, for a volume in the place of this one.
     pub fn opened(&self) -> &Arc<File> {
-        match &*self.handle {
-            Handle::Shared(file) | Handle::Reopened { file, .. } => file,
-        }
+        self.handle.file()
     }
 
     fn channel_file(&self) -> io::Result<Arc<File>> {
@@ -171,7 +181,7 @@ impl Backend<Payload, Ring> for Disk {
         io: &mut Ring,
     ) -> Result<Box<dyn Channel<Payload, Ring>>, i32> {
         let errno = |e: io::Error| e.raw_os_error().unwrap_or(Errno::IO.raw_os_error());
-        let file = io.add_file(self.channel_file().map_err(errno)?);
+        let file = io.add_file(self.channel_file().map_err(errno)?, self.treatment);
         let mut channel = DiskChannel { number, file, machine: Machine::new(self.able) };
         if !self.able.read_only && !self.able.zero_range {
             // Now, while there is room: later a request would have to wait for it.

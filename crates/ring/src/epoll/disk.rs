@@ -7,7 +7,7 @@ use std::sync::Arc;
 use super::Epoll;
 use crate::pool::{Call, Job};
 use crate::ring::{DiskOp, Refused};
-use crate::{Buf, Event, FileId, Token};
+use crate::{Buf, Event, FileId, Token, Treatment};
 
 /// An operation that waits for a thread or is with one.
 pub(super) struct Disk {
@@ -18,7 +18,7 @@ pub(super) struct Disk {
 }
 
 impl Epoll {
-    pub(crate) fn add_file(&mut self, file: Arc<File>) -> FileId {
+    pub(crate) fn add_file(&mut self, file: Arc<File>, _: Treatment) -> FileId {
         self.files.add(file)
     }
 

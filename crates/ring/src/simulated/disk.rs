@@ -13,7 +13,7 @@ use serde::{Deserialize, Serialize};
 
 use super::Simulated;
 use crate::ring::{DiskOp, Refused};
-use crate::{Buf, Event, FileId, Token};
+use crate::{Buf, Event, FileId, Token, Treatment};
 
 /// What is written at once or not at all, in bytes.
 const SECTOR: u64 = 512;
@@ -271,7 +271,7 @@ fn write(state: &mut State, file: &Arc<File>, offset: u64, bytes: &[u8]) -> Resu
 }
 
 impl Simulated {
-    pub(crate) fn add_file(&mut self, file: Arc<File>) -> FileId {
+    pub(crate) fn add_file(&mut self, file: Arc<File>, _: Treatment) -> FileId {
         self.files.add(file)
     }
 

@@ -12,7 +12,7 @@ use super::Uring;
 use super::queue::{Handle, Kind};
 use crate::pool::Call;
 use crate::ring::{DiskOp, Refused};
-use crate::sys::{self, Treatment};
+use crate::sys::Treatment;
 use crate::{Buf, DropElsewhere, Event, FileId, Token};
 
 /// Workers of a ring that has files whose operations may sleep.
@@ -39,9 +39,8 @@ pub(super) struct Disk {
 }
 
 impl Uring {
-    pub(crate) fn add_file(&mut self, file: Arc<File>) -> FileId {
+    pub(crate) fn add_file(&mut self, file: Arc<File>, mut treatment: Treatment) -> FileId {
         let handle = self.register(file.as_raw_fd());
-        let mut treatment = sys::treatment(file.as_raw_fd());
         treatment.fixed_buffers &= self.fixed_buffers;
         if treatment.by_worker {
             self.allow_workers();
@@ -198,14 +197,27 @@ mod tests {
     fn files_that_come_and_go_take_no_places() {
         let Some((_arena, mut uring)) = ring() else { return };
         let file = Arc::new(tempfile::tempfile().expect("a temporary file"));
-        let free = uring.free_places.len();
+        let (free, treatment) = (uring.free_places.len(), Treatment::of(&file));
         for _ in 0..10_000 {
-            let id = uring.add_file(Arc::clone(&file));
+            let id = uring.add_file(Arc::clone(&file), treatment);
             uring.remove_file(id);
             uring.remove_file(id);
         }
         assert_eq!((uring.free_places.len(), uring.files.iter_mut().count()), (free, 0));
         wait_for_the_last(&file);
+    }
+
+    /// A file system that hangs holds up whoever opens a volume, and no event loop.
+    #[test]
+    fn a_file_is_treated_as_told_and_its_file_system_is_not_asked() {
+        let Some((_arena, mut uring)) = ring() else { return };
+        let file = Arc::new(tempfile::tempfile().expect("a temporary file"));
+        for by_worker in [true, false] {
+            let treatment = Treatment { fixed_buffers: false, by_worker };
+            let id = uring.add_file(Arc::clone(&file), treatment);
+            let told = uring.files.get_mut(id.0).map(|open| open.treatment);
+            assert_eq!(told, Some(treatment));
+        }
     }
 
     /// Files are given back on a thread of their own.
@@ -228,7 +240,7 @@ mod tests {
             unsafe { libc::flock(file.as_raw_fd(), libc::LOCK_EX | libc::LOCK_NB) }
         };
         assert_eq!(lock(&file), 0, "nobody else has it");
-        uring.add_file(Arc::clone(&file));
+        uring.add_file(Arc::clone(&file), Treatment::of(&file));
         drop(uring);
         wait_for_the_last(&file);
         drop(file);

@@ -2,13 +2,22 @@
 #![allow(dead_code, reason = "each test program uses a part of it")]
 
 use std::collections::VecDeque;
+use std::fs::File;
 use std::ops::Range;
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use lunet_block::Random;
-use lunet_ring::{Buf, Config, DriverChoice, Event, Ring, RxBufs, SocketId, Token, TxChain};
+use lunet_ring::{
+    Buf, Config, DriverChoice, Event, FileId, Ring, RxBufs, SocketId, Token, Treatment, TxChain,
+};
+
+/// Makes a file known to an event loop.
+pub fn add(ring: &mut Ring, file: Arc<File>) -> FileId {
+    let treatment = Treatment::of(&file);
+    ring.add_file(file, treatment)
+}
 
 /// Waits until nobody else holds it: what the loop lets go of ends on a thread of its own. False if that
 /// does not happen.
