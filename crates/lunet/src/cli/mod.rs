@@ -23,6 +23,7 @@ mod version;
 mod volume;
 mod watch;
 
+use std::collections::BTreeMap;
 use std::io::{self, Write};
 use std::path::PathBuf;
 use std::process::ExitCode;
@@ -33,7 +34,6 @@ use lunet::control::{self, Client};
 use lunet_api::{Change, SilentShard};
 use lunet_iscsi::printable::printable_json;
 use serde::Serialize;
-use serde_json::json;
 
 pub use attach::{Attach, Detach, attach, detach};
 pub use bench::{Bench, run as bench};
@@ -173,6 +173,14 @@ pub fn answer<T: Serialize>(
     Ok(ExitCode::SUCCESS)
 }
 
+/// A list, by its name, and whose part of it is missing.
+#[derive(Serialize)]
+struct Complete<'a, T> {
+    #[serde(flatten)]
+    list: BTreeMap<&'a str, &'a T>,
+    silent_shards: &'a [SilentShard],
+}
+
 /// The same about what lives on all event loops: tells if one of them has not answered, and then it has not gone well.
 /// In JSON the answer has this name, and `silent_shards` is beside it.
 ///
@@ -189,7 +197,7 @@ pub fn answer_of_all<T: Serialize>(
     // Asked of whoever has just answered: one that has nothing more to say has not failed.
     let silent = client.stats().unwrap_or_default().silent_shards;
     print(&match ask.json {
-        true => json_text(&json!({ name: answer, "silent_shards": silent }))?,
+        true => json_text(&Complete { list: [(name, &answer)].into(), silent_shards: &silent })?,
         false => table(&answer),
     })?;
     let Some(missing) = SilentShard::sentence(&silent) else { return Ok(ExitCode::SUCCESS) };
