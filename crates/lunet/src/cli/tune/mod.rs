@@ -21,6 +21,8 @@ use super::{Remote, job};
 
 /// Rules that the machine's owner has added. Not below `/etc/lunet`, whose names are up to the service.
 const OWN_RULES: &str = "/etc/lunet-rules.d";
+/// Where they were before.
+const OLD_RULES: &str = "/etc/lunet/rules.d";
 /// Something is to be done, or has drifted.
 const CHANGES: u8 = 2;
 
@@ -191,6 +193,9 @@ impl OwnRules {
     fn load(&self, here: bool) -> Result<Rules> {
         let mut loader = Loader::default().with_own()?;
         let own = Path::new(OWN_RULES);
+        if let Some(told) = old_rules(Path::new(OLD_RULES)).filter(|_| here) {
+            eprintln!("lunet: note: {told}");
+        }
         if here && own.symlink_metadata().is_ok() {
             roots_own(own)?;
             loader = loader.with_folder(own)?;
@@ -200,6 +205,20 @@ impl OwnRules {
         }
         Ok(loader.finish())
     }
+}
+
+/// What is said of rules where they are read no more. The service may write there, and may have a file open: the command
+/// makes files of root's, which nobody else can read either, as what is copied may be a link.
+fn old_rules(folder: &Path) -> Option<String> {
+    let is_rule = |path: PathBuf| path.extension().is_some_and(|end| end == "toml");
+    let count = folder.read_dir().ok()?.flatten().filter(|file| is_rule(file.path())).count();
+    let old = folder.display();
+    (count > 0).then(|| {
+        format!(
+            "the rules in {old} are not used, because the service may write there; if they are yours, move them, and read \
+             them once more there: `install -D -m 600 -t {OWN_RULES} {old}/*.toml && rm {old}/*.toml`"
+        )
+    })
 }
 
 /// Refuses rules that somebody else than root has made: what they say is done as root. A link is refused, whoever
@@ -268,4 +287,25 @@ fn alike(rules: &Rules, name: &str) -> String {
 /// The facts of the machine that is asked for.
 fn look(source: &dyn Source) -> Facts {
     facts(source)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs;
+
+    use super::*;
+
+    #[test]
+    fn rules_where_they_are_not_used_are_told_with_the_command_that_moves_them() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path();
+        assert_eq!(old_rules(&path.join("none")), None);
+        fs::write(path.join("README"), "").unwrap();
+        assert_eq!(old_rules(path), None, "it is no rule");
+        fs::write(path.join("own.toml"), "").unwrap();
+        let told = old_rules(path).unwrap();
+        let old = path.display();
+        let command = format!("-t /etc/lunet-rules.d {old}/*.toml && rm {old}/*.toml`");
+        assert!(told.contains(&command), "{told}");
+    }
 }
