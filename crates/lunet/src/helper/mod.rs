@@ -97,6 +97,44 @@ struct Helper {
 
 static HELPER: OnceLock<Helper> = OnceLock::new();
 
+impl Helper {
+    /// The process at the other end, which takes a question within this time. One that is stopped takes nothing: who waits
+    /// for that keeps all others from asking.
+    fn new(stream: UnixStream, process: u32, limit: Duration) -> io::Result<Self> {
+        stream.set_write_timeout(Some(limit))?;
+        Ok(Self { stream, asking: Mutex::new(()), process })
+    }
+
+    /// Asks something, with an open file perhaps. Gives the way on which the answer comes, which waits no longer than this.
+    fn ask(&self, ask: &Ask, with: Option<OwnedFd>, limit: Duration) -> io::Result<UnixStream> {
+        let (here, there) = UnixStream::pair()?;
+        here.set_read_timeout(Some(limit))?;
+        here.set_write_timeout(Some(limit))?;
+        let files: Vec<OwnedFd> = [Some(there.into()), with].into_iter().flatten().collect();
+        let one = self.asking.lock().unwrap_or_else(PoisonError::into_inner);
+        talk::send_sockets(&self.stream, &files)?;
+        drop(one);
+        drop(files);
+        talk::send(&here, ask)?;
+        Ok(here)
+    }
+
+    /// Why it has not answered in time, for the administrator.
+    fn late(&self) -> String {
+        let process = self.process;
+        match is_stopped(process) {
+            true => format!(
+                "the helper process (pid {process}) is stopped and does not answer: let it go on with `kill -CONT {process}`, \
+                 or restart lunet"
+            ),
+            false => format!(
+                "the helper process (pid {process}) has not answered in time: what it was asked for may hang; restart lunet \
+                 if that goes on"
+            ),
+        }
+    }
+}
+
 /// Starts the helper. The first of a process counts. The caller has no thread that holds files which must not be inherited.
 ///
 /// # Errors
@@ -115,12 +153,10 @@ pub fn start(user: Option<(u32, u32)>) -> Result<()> {
         .spawn()
         .with_context(|| format!("cannot start the helper process, {PROGRAM}"))?;
     talk::send(&here, &Setup { user })?;
-    // One that is stopped takes nothing: who waits for that keeps all others from asking.
-    here.set_write_timeout(Some(TIME))?;
     // The server waits for its end by the stream ([`end`]).
     let process = child.id();
     drop(child);
-    let _ = HELPER.set(Helper { stream: here, asking: Mutex::new(()), process });
+    let _ = HELPER.set(Helper::new(here, process, TIME)?);
     lunet_backends::open_devices_with(device);
     Ok(())
 }
@@ -144,36 +180,23 @@ pub fn end() {
     let _ = poll(&mut fds, Some(&PARTING));
 }
 
-/// Asks something, with an open file perhaps. Gives the way on which the answer comes, which waits no longer than this.
+/// Asks the helper, if there is one.
 fn ask(ask: &Ask, with: Option<OwnedFd>, limit: Duration) -> io::Result<UnixStream> {
-    let helper = HELPER.get().ok_or(io::ErrorKind::NotConnected)?;
-    let (here, there) = UnixStream::pair()?;
-    here.set_read_timeout(Some(limit))?;
-    here.set_write_timeout(Some(limit))?;
-    let files: Vec<OwnedFd> = [Some(there.into()), with].into_iter().flatten().collect();
-    let one = helper.asking.lock().unwrap_or_else(PoisonError::into_inner);
-    talk::send_sockets(&helper.stream, &files)?;
-    drop(one);
-    drop(files);
-    talk::send(&here, ask)?;
-    Ok(here)
+    HELPER.get().ok_or(io::ErrorKind::NotConnected)?.ask(ask, with, limit)
 }
 
 /// Why there is no answer, for the administrator.
 fn gone(error: io::Error) -> io::Error {
-    let late = matches!(error.kind(), io::ErrorKind::WouldBlock | io::ErrorKind::TimedOut);
-    let text = match HELPER.get().filter(|_| late) {
-        Some(Helper { process, .. }) if is_stopped(*process) => format!(
-            "the helper process (pid {process}) is stopped and does not answer: let it go on with `kill -CONT {process}`, \
-             or restart lunet"
-        ),
-        Some(Helper { process, .. }) => format!(
-            "the helper process (pid {process}) has not answered in time: what it was asked for may hang; restart lunet if \
-             that goes on"
-        ),
+    let text = match HELPER.get().filter(|_| is_late(&error)) {
+        Some(helper) => helper.late(),
         None => format!("the helper process does not answer ({error}): restart lunet"),
     };
     io::Error::new(error.kind(), text)
+}
+
+/// Whether a wait has ended because its time was over.
+fn is_late(error: &io::Error) -> bool {
+    matches!(error.kind(), io::ErrorKind::WouldBlock | io::ErrorKind::TimedOut)
 }
 
 /// True for a process that a signal or a debugger has stopped, as far as it can be seen.
@@ -264,4 +287,67 @@ pub(crate) fn stdin() -> io::Result<UnixStream> {
     // What a terminal has to say is for the server.
     rustix::process::setsid()?;
     Ok(stream)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::process::{Child, Stdio};
+
+    use super::*;
+
+    /// A process in the helper's place; it ends with the test.
+    struct Stopped(Child);
+
+    impl Stopped {
+        fn new() -> Self {
+            let mut command = Command::new("sleep");
+            let child = command.arg("600").stdin(Stdio::null()).spawn().unwrap();
+            let one = Self(child);
+            one.signal(rustix::process::Signal::STOP);
+            while !is_stopped(one.0.id()) {
+                std::thread::yield_now();
+            }
+            one
+        }
+
+        fn signal(&self, signal: rustix::process::Signal) {
+            let pid = rustix::process::Pid::from_child(&self.0);
+            rustix::process::kill_process(pid, signal).unwrap();
+        }
+    }
+
+    impl Drop for Stopped {
+        fn drop(&mut self) {
+            self.0.kill().unwrap();
+            self.0.wait().unwrap();
+        }
+    }
+
+    #[test]
+    fn a_stopped_helper_holds_nobody_up_and_does_nothing_late() {
+        let short = Duration::from_millis(50);
+        let process = Stopped::new();
+        let (here, there) = UnixStream::pair().unwrap();
+        let helper = Helper::new(here, process.0.id(), short).unwrap();
+        let given_up = helper.ask(&Ask::Names(Names::Users), None, short).unwrap();
+        let error = talk::receive::<Option<String>>(&given_up).unwrap_err();
+        assert!(is_late(&error), "{error}");
+        let told = helper.late();
+        let go_on = format!("`kill -CONT {}`", process.0.id());
+        assert!(told.contains("is stopped") && told.contains(&go_on), "{told}");
+        drop(given_up);
+        // It takes no more than fits into the socket, and who asks then is refused in time as well.
+        let refused = (0..100_000)
+            .find_map(|_| helper.ask(&Ask::Names(Names::Users), None, short).err())
+            .expect("it is full");
+        assert!(is_late(&refused), "{refused}");
+        process.signal(rustix::process::Signal::CONT);
+        while is_stopped(process.0.id()) {
+            std::thread::yield_now();
+        }
+        assert!(helper.late().contains("has not answered in time"));
+        // It goes on, and sees that nobody waits for the question any more: an answer would be an error.
+        let files = talk::receive_sockets(&there).unwrap();
+        process::answer(files, &Setup { user: None }).unwrap();
+    }
 }

@@ -55,7 +55,7 @@ pub fn run() -> Result<()> {
     Ok(())
 }
 
-fn answer(files: Vec<OwnedFd>, setup: &Setup) -> io::Result<()> {
+pub(super) fn answer(files: Vec<OwnedFd>, setup: &Setup) -> io::Result<()> {
     let mut files = files.into_iter();
     let stream = UnixStream::from(files.next().ok_or(io::ErrorKind::InvalidInput)?);
     let asked = talk::receive(&stream)?;
