@@ -330,9 +330,11 @@ fn what_cannot_be_looked_at_is_exit_code_2() -> Result<()> {
     let server = Serve::demo("64M").start()?;
     let nobody = format!("iscsi://127.0.0.1:{}", free_port()?);
     let missing = format!("iscsi://{}/iqn.2026-11.local.lunet:nosuch", server.portal());
+    let none = format!("iscsi://{}/{DEMO_TARGET}/77", server.portal());
     for (arguments, words) in [
         (&[nobody.as_str()][..], "refused"),
         (&[missing.as_str()], "there is no target of this name"),
+        (&[none.as_str()], "the target has no LUN 77; it has 0"),
         (&["iscsi://"], "the host is missing"),
         (&["http://x"], "begins with iscsi://"),
         (&["--root", "/nonexistent"], "/nonexistent"),

@@ -105,7 +105,7 @@ pub enum Error {
     #[error("the address names no LUN, and this target has {}: add /LUN to it", numbers(.0))]
     ManyLuns(Vec<u16>),
     /// The target has no such logical unit, but these.
-    #[error("there is no LUN {0}; there are {list}", list = numbers(.1))]
+    #[error("the target has no LUN {0}; it has {list}", list = numbers(.1))]
     NoLun(u16, Vec<u16>),
     /// The logical unit is no disk.
     #[error("LUN {0} is not a disk, or there is no such LUN")]

@@ -205,7 +205,9 @@ fn look(url: &Target, probe: &mut Probe) -> Result<(), Error> {
         None => scsi::luns(&mut link)?,
     };
     for lun in luns {
-        probe.luns.push(scsi::look(&mut link, lun)?);
+        let found = scsi::look(&mut link, lun)?;
+        scsi::check(&mut link, &found)?;
+        probe.luns.push(found);
     }
     // The window opens with the first answers.
     let window = link.window().into();

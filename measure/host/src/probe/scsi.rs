@@ -11,6 +11,9 @@ const LARGEST_BLOCK: i64 = 64 << 10;
 /// The sense key of a command that the unit does not know (SPC-5 4.4.8).
 const ILLEGAL_REQUEST: u8 = 5;
 
+/// The peripheral device type of what is no unit (SPC-5 table 148).
+const NO_DEVICE: i64 = 0x1f;
+
 /// What a logical unit says about itself. Sizes are in bytes, 0 or `null` = it does not say.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
@@ -80,6 +83,22 @@ pub(super) fn luns(link: &mut Link) -> Result<Vec<u16>, Error> {
     match link.luns(super::MOST_LUNS) {
         Err(Error::Command { .. }) => Ok(vec![0]),
         told => told,
+    }
+}
+
+/// Of a unit that is none: whether the target has it at all.
+///
+/// # Errors
+/// It has others.
+pub(super) fn check(link: &mut Link, lun: &LunProbe) -> Result<(), Error> {
+    if !matches!(lun.device_type, None | Some(NO_DEVICE)) {
+        return Ok(());
+    }
+    match link.luns(super::MOST_LUNS) {
+        Ok(luns) if !luns.contains(&lun.lun) => Err(Error::NoLun(lun.lun, luns)),
+        // One that does not say which it has may have it.
+        Ok(_) | Err(Error::Command { .. }) => Ok(()),
+        Err(error) => Err(error),
     }
 }
 
