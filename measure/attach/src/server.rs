@@ -171,6 +171,24 @@ pub fn look(
     server
 }
 
+/// Says whether there is such a server: what this machine lacks matters to nobody whose address is none.
+///
+/// # Errors
+/// Its name has no address, or nobody says so in time.
+pub fn find(address: &Address, tell: &mut dyn FnMut(&str)) -> Result<(), Fault> {
+    let host = address.host.clone();
+    let answer = Answer::of(move || (host.as_str(), 0).to_socket_addrs().map(drop));
+    let name = printable(&address.host);
+    let found = answer.within(Instant::now(), WHOLE, &format!("the name service for {name}"), tell);
+    match found.map_err(|why| Fault(why.0))? {
+        Ok(()) => Ok(()),
+        Err(error) => Err(Fault(format!(
+            "no server is known by the name {name} ({error}): an address is iscsi://HOST[:PORT][/TARGET[/LUN]], iser://..., \
+             nvme-tcp://HOST[:PORT][/NQN[/NSID]], nvme-rdma://..., or HOST[:PORT][/NAME[/UNIT]]"
+        ))),
+    }
+}
+
 /// What somebody else finds out meanwhile. If it takes too long, nobody waits for it any more.
 struct Answer<T>(Receiver<T>);
 
@@ -754,6 +772,18 @@ mod tests {
         assert_eq!(portal("a b:3260,1"), None);
         assert_eq!(portal("host;rm:3260,1"), None);
         assert_eq!(portal("192.0.2.10"), None);
+    }
+
+    #[test]
+    fn a_server_whose_name_is_none_is_told_before_what_this_machine_lacks() {
+        let find = |url: &str| find(&Address::parse(url).expect("an address"), &mut |_| ());
+        assert_eq!(find("127.0.0.1"), Ok(()));
+        // Longer than a label of a name may be: nobody is asked for it.
+        let none = "x".repeat(64);
+        let Fault(told) = find(&none).expect_err("no name");
+        let (start, how) =
+            (format!("no server is known by the name {none} ("), "iscsi://HOST[:PORT]");
+        assert!(told.starts_with(&start) && told.contains(how), "{told}");
     }
 
     #[test]

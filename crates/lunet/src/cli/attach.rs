@@ -318,6 +318,7 @@ impl Attach {
         if let Some(directory) = &mount {
             steps::check_directory(source, directory)?;
         }
+        server::find(address, &mut note)?;
         let host = Host::look(source);
         let server = server::look(address, &host, secrets, &mut note);
         let wanted = plan::Options {
