@@ -55,6 +55,9 @@ fn local(
 ) -> Result<Looked, String> {
     let name = path.display().to_string();
     missing(path, options.create)?;
+    if let Some(bytes) = file_size(path) {
+        large_enough(&name, bytes, &options.profile.workloads)?;
+    }
     let reads = !options.profile.workloads.iter().any(Workload::writes);
     // What was there before is only read: whatever it holds stays.
     let keeps = reads && path.exists() && !path.is_dir();
@@ -125,6 +128,24 @@ pub(super) fn unit(
     Ok(unit)
 }
 
+/// The size of a file that is there: it is used as it is.
+fn file_size(path: &Path) -> Option<u64> {
+    path.metadata().ok().filter(std::fs::Metadata::is_file).map(|about| about.len())
+}
+
+/// Refuses what is smaller than one block of a workload.
+fn large_enough(name: &str, bytes: u64, loads: &[Workload]) -> Result<(), String> {
+    match loads.iter().max_by_key(|load| load.block_bytes) {
+        Some(load) if load.block_bytes > bytes => Err(format!(
+            "{name} has {}, which is too small for {}: {} are the least, and what is measured should be larger than caches",
+            crate::units::size(bytes),
+            load.name,
+            crate::units::size(load.block_bytes)
+        )),
+        _ => Ok(()),
+    }
+}
+
 /// A unit that is smaller than what the workloads ask for is measured all the same.
 fn small(
     name: &str,
@@ -134,9 +155,7 @@ fn small(
 ) -> Result<(), String> {
     let size = crate::units::size(unit.bytes);
     let loads = &options.profile.workloads;
-    if let Some(load) = loads.iter().find(|load| load.block_bytes > unit.bytes) {
-        return Err(format!("{name} has {size}, which is too small for {}", load.name));
-    }
+    large_enough(name, unit.bytes, loads)?;
     let asked = loads.iter().filter_map(|load| Some(load.size_bytes? * u64::from(load.jobs))).max();
     if asked.is_some_and(|asked| asked > unit.bytes) {
         notes.push(format!(
@@ -162,6 +181,21 @@ impl Blocks for Lun {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_file_that_is_smaller_than_a_block_is_refused_by_its_true_size() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let file = folder.path().join("data");
+        std::fs::write(&file, "12345").expect("it can");
+        assert_eq!((file_size(&file), file_size(folder.path())), (Some(5), None));
+        let loads = lunet_bench::profiles::Profile::named("quick").expect("a profile").workloads;
+        let refused = large_enough("data", 5, &loads).expect_err("5 bytes");
+        assert!(refused.starts_with("data has 5 B, which is too small for "), "{refused}");
+        let most = loads.iter().map(|load| load.block_bytes).max().expect("workloads");
+        let needed = crate::units::size(most);
+        assert!(refused.contains(&format!(": {needed} are the least")), "{refused}");
+        assert_eq!(large_enough("data", most, &loads), Ok(()));
+    }
 
     #[test]
     fn only_who_asks_for_it_has_a_file_made() {

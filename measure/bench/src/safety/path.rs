@@ -81,6 +81,15 @@ fn room(name: &str, folder: &Path, bytes: u64) -> Result<(), Refusal> {
     Err(Refusal::Unfit { place: name.to_owned(), what })
 }
 
+/// So many bytes, in words that make no small file a large one.
+fn amount(bytes: u64) -> String {
+    match bytes {
+        1 => "1 byte".to_owned(),
+        0..=0xf_ffff => format!("{bytes} bytes"),
+        bytes => format!("{:.1} MiB", bytes as f64 / f64::from(1 << 20)),
+    }
+}
+
 /// Refuses what is in use, whoever named it.
 fn unused(name: &str, user: Option<String>) -> Result<(), Refusal> {
     match user {
@@ -94,7 +103,7 @@ fn file(name: &str, real: &Path, about: &Metadata, destroy: &Destroy) -> Result<
     unused(name, loop_of(real))?;
     unused(name, locked(about))?;
     if about.len() > 0 && !destroy.names(name) {
-        let what = format!("{} MiB of a file that was there before", about.len().div_ceil(1 << 20));
+        let what = format!("{} of a file that was there before", amount(about.len()));
         return Err(Refusal::Data { place: name.to_owned(), what });
     }
     Ok(Guard { _held: None })

@@ -117,7 +117,7 @@ fn files_that_hold_something_are_refused() {
     fs::write(&file, b"dear").expect("it can be written");
     let told = path(name(&file), 0, &none).expect_err("it holds something").to_string();
     assert!(
-        told.contains("1 MiB of a file that was there") && told.contains("--destroy"),
+        told.contains("holds 4 bytes of a file that was there") && told.contains("--destroy"),
         "{told}"
     );
     path(name(&file), 0, &Destroy::new([name(&file)])).expect("it was named");
