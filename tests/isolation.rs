@@ -240,6 +240,8 @@ fn a_file_system_of_a_daemon_that_hangs_holds_up_nobody_else() -> Result<()> {
         let answer = session.execute(0, &[0x35, 0, 0, 0, 0, 0, 0, 0, 0, 0], 0, &[])?;
         ensure!(answer.status == GOOD, "{answer:?}");
     }
+    // What a change looks at before it is done does not wait for that file system either.
+    server.tell(&["volume", "create", "c", "--size", "1MiB"])?;
     drop(export);
     server.kill()?;
     below.stop()?;

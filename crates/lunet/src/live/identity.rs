@@ -1,6 +1,7 @@
 //! Which file a path leads to: names change hands, files do not.
 
 use std::fs::Metadata;
+use std::io::ErrorKind;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::time::UNIX_EPOCH;
@@ -8,6 +9,7 @@ use std::time::UNIX_EPOCH;
 use lunet_files::{self as files, Found};
 use serde::{Deserialize, Serialize};
 
+use super::patience::{Look, patiently};
 use crate::config::Config;
 
 /// What tells a file from every other one on its file system, over restarts of the machine too: numbers of
@@ -45,19 +47,29 @@ fn same(one: &Metadata, other: &Metadata) -> bool {
 pub struct InUse {
     /// Volumes of the configuration, with their files, and what these are.
     configured: Vec<(String, PathBuf, Found)>,
-    /// What is open.
-    open: Vec<(String, Metadata)>,
+    /// What is open; nothing for what hangs.
+    open: Vec<(String, Option<Metadata>)>,
 }
 
 impl InUse {
-    /// What a configuration uses with this data directory, and what volumes have open, by their names.
-    pub fn new(config: &Config, data: &Path, open: Vec<(String, Metadata)>) -> Self {
-        let configured = config.volumes.iter().filter_map(|volume| {
+    /// What a configuration uses with this data directory, and what volumes have open, by their names, or nothing of what
+    /// does not say so because it hangs.
+    pub fn new(config: &Config, data: &Path, open: Vec<(String, Option<Metadata>)>) -> Self {
+        let paths = config.volumes.iter().filter_map(|volume| {
             let path = volume.path(data)?;
             let path = std::path::absolute(&path).unwrap_or(path);
-            let found = files::look(&path);
-            Some((volume.name.clone(), path, found))
+            Some((volume.name.clone(), path))
         });
+        let paths: Vec<(String, PathBuf)> = paths.collect();
+        let look = |(_, path): &(String, PathBuf)| -> Look<_> {
+            let path = path.clone();
+            Box::new(move || files::look(&path))
+        };
+        let found = patiently(paths.iter().map(look).collect());
+        let hangs = || Found::Unknown(ErrorKind::TimedOut.into());
+        let configured = paths.into_iter().zip(found);
+        let configured =
+            configured.map(|((name, path), found)| (name, path, found.unwrap_or_else(hangs)));
         Self { configured: configured.collect(), open }
     }
 
@@ -70,7 +82,8 @@ impl InUse {
 
     /// The volume that uses this file, or that may, because nobody can tell what its file is.
     pub fn user(&self, path: &Path, found: &Metadata) -> Option<&str> {
-        let open = || self.open.iter().find(|(_, at)| same(at, found)).map(|(name, _)| name);
+        let is_it = |at: &Option<Metadata>| at.as_ref().is_none_or(|at| same(at, found));
+        let open = || self.open.iter().find(|(_, at)| is_it(at)).map(|(name, _)| name);
         let unknown = || {
             let mut all = self.configured.iter();
             all.find(|(.., at)| matches!(at, Found::Unknown(_))).map(|(name, ..)| name)

@@ -557,7 +557,11 @@ mod tests {
         fs::write(path.join("open"), [3; 512]).unwrap();
         let entry = Entry::Made { path: path.join("open"), file: Some(known(path, "open").file) };
         let journal = Journal::begin(path, &toml, vec![entry]).unwrap();
-        let open = vec![("e".to_owned(), fs::metadata(path.join("open")).unwrap())];
+        let hangs = vec![("f".to_owned(), None)];
+        let used = InUse::new(&config, path, hangs);
+        let found = fs::metadata(path.join("open")).unwrap();
+        assert_eq!(used.user(&path.join("open"), &found), Some("f"), "it may be that");
+        let open = vec![("e".to_owned(), Some(found))];
         let used = InUse::new(&config, path, open);
         let problems = journal.settle(&config, &used, |_, _| panic!("nothing is flushed"));
         assert!(problems[0].contains("that of volume e"), "{problems:#?}");

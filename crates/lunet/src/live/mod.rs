@@ -29,6 +29,7 @@ mod identity;
 mod journal;
 mod lists;
 mod nvme;
+mod patience;
 mod portals;
 mod recovery;
 mod report;
@@ -78,6 +79,7 @@ pub use served::{Open, Served};
 use effects::{Consent, Weighed};
 use identity::InUse;
 use journal::{Entry, Journal};
+use patience::{Look, patiently};
 
 /// Held during a change.
 struct UnderWay<'a> {
@@ -400,19 +402,27 @@ impl Manager {
         let journal = Journal::begin(&now.plan.data, &self.file, entries)?;
         let result = work();
         let now = self.now();
-        let open =
-            now.open.iter().map(|(name, open)| Ok((name, lunet_backends::opened(&open.volume)?)));
+        let look = |open: &Open| -> Look<_> {
+            let volume = Arc::clone(&open.volume);
+            Box::new(move || lunet_backends::opened(&volume))
+        };
+        let names = now.open.keys().cloned();
+        let found = names.zip(patiently(now.open.values().map(look).collect()));
+        // Of one that hangs it is not known what it has open.
+        let open = found.map(|(name, found)| match found {
+            Some(found) => found.map(|found| found.map(|found| (name, Some(found)))),
+            None => Ok(Some((name, None))),
+        });
         let open: std::io::Result<Vec<_>> = open.collect();
         let open = match open {
-            Ok(open) => open,
+            Ok(open) => open.into_iter().flatten().collect(),
             Err(error) => {
                 // The next start, when nothing is open, knows better.
                 self.remark(format!("what the change has left cannot be looked at: {error}"));
                 return result;
             }
         };
-        let open = open.into_iter().filter_map(|(name, found)| Some((name.clone(), found?)));
-        let used = InUse::new(&now.plan.config, &now.plan.data, open.collect());
+        let used = InUse::new(&now.plan.config, &now.plan.data, open);
         let unstable = |volume: &str, errno: i32| {
             now.open.get(volume).into_iter().for_each(|open| open.not_stable(errno));
         };
