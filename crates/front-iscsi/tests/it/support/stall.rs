@@ -8,7 +8,7 @@ use lunet_block::{
     Backend, ByteRange, Caps, Channel, Completion, Error, Extent, IoDone, IoToken, Op, Request,
     Slow, Space, Submit,
 };
-use lunet_ring::{FileId, Payload, Ring};
+use lunet_ring::{FileId, Payload, Ring, Treatment};
 
 /// Holds writes up while it is closed.
 #[derive(Default)]
@@ -102,10 +102,11 @@ impl Backend<Payload, Ring> for Stalling {
     ) -> Result<Box<dyn Channel<Payload, Ring>>, i32> {
         // Something to wait on while the gate is closed: flushing an empty file, over and over.
         let file = tempfile::tempfile().map_err(|error| error.raw_os_error().unwrap_or(5))?;
+        let treatment = Treatment::of(&file);
         Ok(Box::new(StallingChannel {
             inner: self.inner.open_channel(number, ring)?,
             gate: self.gate.clone(),
-            file: ring.add_file(Arc::new(file)),
+            file: ring.add_file(Arc::new(file), treatment),
             number,
             held: Vec::new(),
         }))
