@@ -14,7 +14,7 @@ use std::sync::LazyLock;
 
 use lunet_host::ceilings::{self, what_if};
 use lunet_host::doctor::{Checks, Report, State, examine};
-use lunet_host::facts::facts;
+use lunet_host::facts::{System, facts};
 use lunet_host::source::Tree;
 use serde::Deserialize;
 
@@ -168,16 +168,31 @@ fn a_target_for_this_machine_alone_is_not_called_open() {
     }
 }
 
-/// The table in docs/doctor.md says what this test has found.
+/// The tables in docs/doctor.md say what this test has found.
 #[test]
 fn the_page_has_every_fault() {
+    for (system, end) in
+        [(System::Linux, "<!-- end -->\n"), (System::FreeBsd, "<!-- end of freebsd -->\n")]
+    {
+        let start = match system {
+            System::Linux => "<!-- written by measure/host/tests/doctor.rs -->\n",
+            System::FreeBsd => "<!-- written by measure/host/tests/doctor.rs, freebsd -->\n",
+        };
+        hold("../../docs/doctor.md", Some((start, end)), &faults_of(system));
+    }
+}
+
+/// The numbers, and each fault of a system with what the doctor says.
+fn faults_of(system: System) -> String {
     let (checks, faults) = (checks(), faults());
     let mut table = String::from(
         "| check | severity | fault | on the machine | what the doctor says |\n|---|---|---|---|---|\n",
     );
-    for check in checks.iter() {
+    let mut planted = 0;
+    for check in checks.of(system) {
         let all = faults.iter().zip(REPORTS.iter());
         for (fault, report) in all.filter(|(fault, _)| fault.finds == check.id) {
+            planted += 1;
             let report = report.as_ref().unwrap();
             let finding = report.findings.iter().find(|f| f.check == fault.finds).unwrap();
             let severity = format!("{}", check.severity).to_lowercase();
@@ -189,14 +204,21 @@ fn the_page_has_every_fault() {
             );
         }
     }
-    let count = format!(
-        "{} checks, {} planted faults, {} healthy machines.\n",
-        checks.len(),
-        faults.len(),
-        healthy().len()
-    );
-    let marks = ("<!-- written by measure/host/tests/doctor.rs -->\n", "<!-- end -->\n");
-    hold("../../docs/doctor.md", Some(marks), &format!("{count}\n{table}"));
+    let machines = healthy();
+    let machines = machines.iter().filter(|name| facts(&tree(name)).system() == system).count();
+    let count = checks.of(system).count();
+    match system {
+        System::Linux => {
+            format!(
+                "{count} checks, {planted} planted faults, {machines} healthy machines.\n\n{table}"
+            )
+        }
+        System::FreeBsd => {
+            format!(
+                "{count} checks, {planted} faults planted into {machines} healthy machines.\n\n{table}"
+            )
+        }
+    }
 }
 
 /// docs/ceilings.md shows the sum for the recipe's machine.

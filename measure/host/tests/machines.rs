@@ -4,7 +4,7 @@
 
 mod captured;
 
-use lunet_host::facts::{Facts, facts, page};
+use lunet_host::facts::{Facts, System, facts, page};
 use lunet_host::source::{Command, Recorder, Tree};
 
 use self::captured::{hold, machines, tree};
@@ -57,6 +57,10 @@ fn every_command_of_a_tree_is_one_that_the_live_machine_runs() {
     // Trees answer whatever is asked; a live machine runs no command that is not known to only look.
     for machine in machines() {
         let tree = tree(&machine);
+        // FreeBSD is only known from the script's captures.
+        if facts(&tree).system() != System::Linux {
+            continue;
+        }
         for line in tree.entries().filter_map(|name| name.strip_prefix("$ ").map(str::to_owned)) {
             let mut words = line.split(' ');
             let program = words.next().unwrap();

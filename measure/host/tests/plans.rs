@@ -7,7 +7,7 @@ use std::fmt::Write;
 use std::fs;
 
 use lunet_host::capture::capture;
-use lunet_host::facts::facts;
+use lunet_host::facts::{System, facts};
 use lunet_host::plan::{Plan, Verdict, plan, write};
 use lunet_host::rules::{Choice, Loader, Profile, Rules};
 use lunet_host::source::Tree;
@@ -67,6 +67,7 @@ fn a_captured_tree_has_the_same_plans() {
     let rules = Loader::default().with_own().unwrap().with_folder(folder.path()).unwrap().finish();
     for machine in machines() {
         let mut tree = tree(&machine);
+        let system = facts(&tree).system();
         tree.overlay("/proc/sys/vm/tested: 1\n").unwrap();
         let (captured, _) = capture(&tree, &rules).unwrap();
         let captured = Tree::parse(&captured.to_text()).unwrap();
@@ -75,6 +76,9 @@ fn a_captured_tree_has_the_same_plans() {
                 plan(tree, &facts(tree), &rules, profile, &Choice::default()).unwrap()
             };
             assert_eq!(of(&captured), of(&tree), "{machine}, {profile}");
+            if system != System::Linux {
+                continue;
+            }
             let own = of(&captured).items.into_iter().find(|item| item.rule == "own.swap");
             assert_eq!(own.unwrap().wanted.as_deref(), Some("2"), "{machine}");
         }
@@ -86,12 +90,13 @@ fn every_machine_has_a_plan_for_every_profile() {
     let rules = Loader::own().unwrap();
     let mut table = String::from("Changes of each plan, by machine and profile\n");
     for machine in machines() {
+        let system = facts(&tree(&machine)).system();
         for profile in Profile::ALL {
             let plan = planned(&machine, &rules, profile);
             let mut changes: Vec<&str> = plan.changes().map(|item| item.rule.as_str()).collect();
             changes.dedup();
             let _ = writeln!(table, "{machine} {profile}: {}", changes.join(" "));
-            for rule in rules.all() {
+            for rule in rules.of(system) {
                 let told = plan.items.iter().any(|item| item.rule == rule.id);
                 assert!(told, "{machine}, {profile}: nothing is said of {}", rule.id);
             }

@@ -83,8 +83,8 @@ fn in_files(machine: &dyn Machine, all: &Wanted<'_>, kept: &mut Kept) -> Result<
                 unit.push((at_start_key(setting), at_start(setting, value)));
             }
             Setting::Cmdline { name } => boot.push((name.clone(), (*value).to_owned())),
-            // They are kept by themselves.
-            Setting::Zfs { .. } | Setting::Conf { .. } => {}
+            // They are kept by themselves, or never set.
+            Setting::Zfs { .. } | Setting::Conf { .. } | Setting::FreeBsd { .. } => {}
         }
     }
     file(machine, kept, SYSCTL, &sysctl, &[])?;
@@ -181,7 +181,10 @@ fn at_start(setting: &Setting, value: &str) -> String {
         }
         Setting::Sysctl { name } => format!("sysctl -q -w {name}={value}"),
         Setting::Sysfs { path } => format!("echo {value} > {}", super::script::quote(path)),
-        Setting::Cmdline { .. } | Setting::Zfs { .. } | Setting::Conf { .. } => String::new(),
+        Setting::Cmdline { .. }
+        | Setting::Zfs { .. }
+        | Setting::Conf { .. }
+        | Setting::FreeBsd { .. } => String::new(),
     }
 }
 
@@ -282,7 +285,7 @@ fn on_truenas(machine: &dyn Machine, all: &Wanted<'_>, kept: &mut Kept) -> Resul
                 boot.push((name.clone(), (*value).to_owned()));
                 continue;
             }
-            Setting::Zfs { .. } => continue,
+            Setting::Zfs { .. } | Setting::FreeBsd { .. } => continue,
             Setting::Conf { file, .. } => {
                 kept.notes.push(format!("An update of TrueNAS may write {file} again."));
                 continue;

@@ -81,6 +81,7 @@ fn one(out: &mut String, item: &Item, setting: &Setting, value: &str) {
         Setting::Cmdline { name } => {
             writeln!(out, "# {name}={value} belongs on the kernel's command line: see --persist")
         }
+        Setting::FreeBsd { .. } => writeln!(out, "# {}", setting.freebsd_line(value)),
     };
 }
 

@@ -116,6 +116,9 @@ impl Step {
                 let change = |text: &str| super::persist::conf_line(text, section, key, wanted);
                 Ok(vec![Self::edit(machine, file, change)?])
             }
+            Setting::FreeBsd { .. } => Err(Fault(
+                "lunet shows what to set on FreeBSD, and does not set it there".to_owned(),
+            )),
         }
     }
 

@@ -7,6 +7,7 @@ use serde::{Deserialize, Serialize};
 
 use super::{derived, peer, watch};
 use crate::expr::{CheckError as NameError, Expression, Shape, SyntaxError, Template};
+use crate::facts::System;
 use crate::probe::Probe;
 use crate::probe::nvme::NvmeProbe;
 
@@ -32,6 +33,10 @@ const FILES: &[(&str, &str)] = &[
     ("target.toml", include_str!("../../checks/target.toml")),
     ("initiator.toml", include_str!("../../checks/initiator.toml")),
     ("sysctl.toml", include_str!("../../checks/sysctl.toml")),
+    ("freebsd-network.toml", include_str!("../../checks/freebsd-network.toml")),
+    ("freebsd-storage.toml", include_str!("../../checks/freebsd-storage.toml")),
+    ("freebsd-target.toml", include_str!("../../checks/freebsd-target.toml")),
+    ("freebsd-system.toml", include_str!("../../checks/freebsd-system.toml")),
 ];
 
 /// How bad a finding is.
@@ -64,6 +69,8 @@ pub struct Check {
     pub id: String,
     /// Its layer: `nic`.
     pub layer: String,
+    /// The system that it is for.
+    pub system: System,
     /// What it is about, in a few words.
     pub title: String,
     /// How bad its findings are.
@@ -123,6 +130,9 @@ struct Written {
 #[serde(deny_unknown_fields)]
 struct File {
     layer: String,
+    /// `linux` unless it says `freebsd`.
+    #[serde(default)]
+    system: System,
     check: Vec<Written>,
 }
 
@@ -257,7 +267,7 @@ impl Checks {
             if !self.ids.insert(written.id.clone()) {
                 return Err(CheckError::Twice { file: file.to_owned(), id: written.id });
             }
-            let check = check(file, &read.layer, written)?;
+            let check = check(file, &read.layer, read.system, written)?;
             self.names(file, &check)?;
             self.checks.push(check);
         }
@@ -303,6 +313,11 @@ impl Checks {
         self.checks.iter()
     }
 
+    /// Those for a system.
+    pub fn of(&self, system: System) -> impl Iterator<Item = &Check> {
+        self.checks.iter().filter(move |check| check.system == system)
+    }
+
     /// How many there are.
     pub fn len(&self) -> usize {
         self.checks.len()
@@ -315,7 +330,7 @@ impl Checks {
 }
 
 /// Reads the expressions of a check.
-fn check(file: &str, layer: &str, written: Written) -> Result<Check, CheckError> {
+fn check(file: &str, layer: &str, system: System, written: Written) -> Result<Check, CheckError> {
     let id = written.id;
     let syntax = |part| {
         let (file, id) = (file.to_owned(), id.clone());
@@ -330,6 +345,7 @@ fn check(file: &str, layer: &str, written: Written) -> Result<Check, CheckError>
     }
     Ok(Check {
         layer: layer.to_owned(),
+        system,
         title: written.title,
         severity: written.severity,
         each: written.each.map(|text| expression("each", &text)).transpose()?,

@@ -18,7 +18,7 @@ pub use report::{Finding, Looked, Report, State};
 pub use watch::{WatchError, Watched, moving, watch};
 
 use crate::expr::{EvalError, Scope, Value};
-use crate::facts::Facts;
+use crate::facts::{Facts, System};
 use crate::probe::Probe;
 use crate::probe::nvme::NvmeProbe;
 
@@ -27,7 +27,7 @@ pub fn examine(facts: &Facts, checks: &Checks) -> Report {
     let mut scope = Scope::new(facts);
     derived::set(&mut scope, facts);
     let mut report = Report::new(facts, checks);
-    run(checks, &scope, &mut report);
+    run(checks, facts.system(), &scope, &mut report);
     report
 }
 
@@ -36,7 +36,7 @@ pub fn examine_target(probe: &Probe, checks: &Checks) -> Report {
     let mut scope = Scope::new(&Facts::default());
     scope.set("probe", cel::to_value(probe).unwrap_or(Value::Null));
     let mut report = Report::of(probe.url.clone(), checks);
-    run(checks, &scope, &mut report);
+    run(checks, System::Linux, &scope, &mut report);
     report
 }
 
@@ -45,12 +45,13 @@ pub fn examine_subsystem(probe: &NvmeProbe, checks: &Checks) -> Report {
     let mut scope = Scope::new(&Facts::default());
     scope.set("nvme", cel::to_value(probe).unwrap_or(Value::Null));
     let mut report = Report::of(probe.url.clone(), checks);
-    run(checks, &scope, &mut report);
+    run(checks, System::Linux, &scope, &mut report);
     report
 }
 
-fn run(checks: &Checks, scope: &Scope<'_>, report: &mut Report) {
-    for check in checks.iter() {
+/// Looks at everything that the checks for this system speak of.
+fn run(checks: &Checks, system: System, scope: &Scope<'_>, report: &mut Report) {
+    for check in checks.of(system) {
         match subjects(check, scope) {
             Ok(subjects) if subjects.is_empty() => report.absent(check),
             Ok(subjects) => {

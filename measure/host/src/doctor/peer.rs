@@ -16,7 +16,7 @@ use super::check::Checks;
 use super::report::Report;
 use super::run;
 use crate::expr::{Scope, Shape, Value};
-use crate::facts::Facts;
+use crate::facts::{Facts, System};
 
 /// Two machines and what was measured between them.
 #[derive(Clone, Debug, Default)]
@@ -76,9 +76,13 @@ pub fn examine_pair(pair: &Pair, checks: &Checks) -> Report {
     let name = |facts: &Facts| facts.platform.name.clone().unwrap_or_else(|| "unknown".to_owned());
     let machines = format!("target: {}; initiator: {}", name(&pair.target), name(&pair.initiator));
     let mut report = Report::of(machines, checks);
-    let seen = |facts: &Facts| facts.platform.kernel.is_some() || !facts.nics.is_empty();
+    // What is compared is told of Linux only.
+    let seen = |facts: &Facts| {
+        facts.system() == System::Linux
+            && (facts.platform.kernel.is_some() || !facts.nics.is_empty())
+    };
     report.could_look = seen(&pair.target) && seen(&pair.initiator);
-    run(checks, &scope, &mut report);
+    run(checks, System::Linux, &scope, &mut report);
     report
 }
 

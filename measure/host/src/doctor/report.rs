@@ -3,7 +3,7 @@
 use serde::Serialize;
 
 use super::{Check, Checks, Severity};
-use crate::facts::Facts;
+use crate::facts::{Facts, System};
 
 /// Something that should be otherwise.
 #[derive(Clone, Debug, PartialEq, Serialize)]
@@ -76,10 +76,19 @@ impl Report {
     /// An empty one.
     pub(super) fn new(facts: &Facts, checks: &Checks) -> Self {
         let platform = &facts.platform;
-        let words = [&platform.name, &platform.kernel].into_iter().flatten();
-        let words: Vec<&str> = words.map(String::as_str).collect();
+        let system = facts.system();
+        let kernel = match system {
+            System::Linux => Some("Linux"),
+            // The name of plain FreeBSD has its release in it.
+            System::FreeBsd if platform.kind.as_deref() == Some("freebsd") => None,
+            System::FreeBsd => Some("FreeBSD"),
+        };
+        let release = platform.kernel.as_ref().zip(kernel);
+        let release = release.map(|(release, kernel)| format!("{kernel} {release}"));
+        let words: Vec<String> = platform.name.clone().into_iter().chain(release).collect();
         let could_look = platform.kernel.is_some() || facts.memory.total_bytes.is_some();
-        Self { could_look, ..Self::of(words.join(", Linux "), checks) }
+        let count = checks.of(system).count();
+        Self { could_look, checks: count, ..Self::of(words.join(", "), checks) }
     }
 
     /// An empty one of what could be seen.

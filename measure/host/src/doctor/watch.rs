@@ -11,7 +11,7 @@ use super::check::{Check, Checks};
 use super::report::{Finding, Report, State};
 use super::run;
 use crate::expr::{Scope, Shape, Value};
-use crate::facts::{Facts, storage_nics};
+use crate::facts::{Facts, System, storage_nics};
 
 /// Why two looks cannot be compared.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -25,6 +25,9 @@ pub enum WatchError {
     /// They are of different machines.
     #[error("the two looks are of different machines: {0} and {1}")]
     Machines(String, String),
+    /// One of them is no Linux machine.
+    #[error("two looks are compared on Linux only, not yet on FreeBSD")]
+    System,
 }
 
 /// What the doctor says of two looks.
@@ -86,7 +89,7 @@ pub fn moving(before: &Facts, after: &Facts, seconds: i64, checks: &Checks) -> R
     scope.set("seconds", seconds);
     scope.set("span", span(seconds));
     let mut report = Report::new(after, checks);
-    run(checks, &scope, &mut report);
+    run(checks, System::Linux, &scope, &mut report);
     report
 }
 
@@ -113,6 +116,9 @@ fn span(seconds: i64) -> String {
 }
 
 fn comparable(before: &Facts, after: &Facts, seconds: i64) -> Result<(), WatchError> {
+    if [before, after].iter().any(|facts| facts.system() != System::Linux) {
+        return Err(WatchError::System);
+    }
     if seconds < 1 {
         return Err(WatchError::Order);
     }

@@ -2,7 +2,7 @@
 
 mod link;
 mod nvme;
-mod smart;
+pub(super) mod smart;
 
 use std::collections::BTreeMap;
 

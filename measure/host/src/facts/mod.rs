@@ -11,6 +11,7 @@ mod config_files;
 mod cpu;
 mod dmesg;
 mod drive;
+mod freebsd;
 mod initiator;
 mod load;
 mod lunet;
@@ -49,6 +50,11 @@ pub use config_files::{ConfigFiles, ModprobeOption, SysctlLine, UdevRule};
 pub use cpu::{CState, Cpu};
 pub use dmesg::{Dmesg, DmesgHit};
 pub use drive::{Drive, DriveIo, Hba, LbaFormat, PowerState, SasPhy, Smart};
+pub use freebsd::{
+    AuthGroup, CtlConf, CtlLun, CtlPort, CtlSession, CtlTarget, FreeBsd, FreeBsdDisk, Interface,
+    Label, Lagg, LaggPort, LogHit, Mbufs, NvmeController, PartitionStart, PathState, PciFunction,
+    PortalGroup, TcpCounters,
+};
 pub use initiator::{
     Initiators, IscsiDisk, IscsiSession, MapPath, Multipath, MultipathMap, NvmeHost, NvmePath,
     OpenIscsi, PathGroup, Route,
@@ -142,11 +148,36 @@ pub struct Facts {
     pub tuners: Vec<Tuner>,
     /// What configuration files say.
     pub config_files: ConfigFiles,
+    /// A machine with FreeBSD or TrueNAS CORE; `null` on Linux. Of such a machine nothing else is known but `platform`
+    /// and `memory.total_bytes`.
+    pub freebsd: Option<FreeBsd>,
+}
+
+/// The system of a machine: checks and rules are for one of them.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum System {
+    /// Linux.
+    #[default]
+    Linux,
+    /// FreeBSD, and TrueNAS CORE, which is made of it.
+    FreeBsd,
+}
+
+impl Facts {
+    /// The system of the machine.
+    pub fn system(&self) -> System {
+        if self.freebsd.is_some() { System::FreeBsd } else { System::Linux }
+    }
 }
 
 /// Finds out what can be found out. Secrets are masked before anything is looked at.
 pub fn facts(source: &dyn Source) -> Facts {
     let source: &dyn Source = &Masked(source);
+    // Nothing that Linux answers is asked of another system.
+    if let Some(facts) = freebsd::facts(source) {
+        return facts;
+    }
     let listeners = network::listeners(source);
     let lunets = lunet::read(source);
     let drives = drive::read(source);
@@ -181,6 +212,7 @@ pub fn facts(source: &dyn Source) -> Facts {
         services: service::read(source),
         tuners: tuner::read(source),
         config_files: config_files::read(source),
+        freebsd: None,
     };
     facts.initiators.routes = initiator::routes(source, &facts.initiators, &facts.nics);
     connect(&mut facts);

@@ -275,6 +275,20 @@ pub(super) fn read(source: &dyn Source) -> Option<Zfs> {
     Some(zfs)
 }
 
+/// What the programs say of pools, volumes and file systems, which is the same on every system with OpenZFS.
+pub(super) fn of_programs(source: &dyn Source) -> Zfs {
+    let mut zfs = Zfs {
+        pools: pool::read(source),
+        zvols: dataset::volumes(source),
+        datasets: dataset::filesystems(source),
+        ..Zfs::default()
+    };
+    if !zfs.pools.is_empty() {
+        health::pools(source, &mut zfs.pools);
+    }
+    zfs
+}
+
 fn params(source: &dyn Source, directory: &str, into: &mut BTreeMap<String, Value>) {
     for name in source.names(directory) {
         if let Some(text) = source.text(&format!("{directory}/{name}")) {

@@ -134,7 +134,7 @@ pub fn plan(
     let mut scope = Scope::new(facts);
     scope.set("profile", profile.name());
     let mut items: Vec<Item> = Vec::new();
-    for rule in rules.all().iter().filter(|rule| rule.chosen(choice)) {
+    for rule in rules.of(facts.system()).filter(|rule| rule.chosen(choice)) {
         let planner = Planner { source, facts, rule, profile, asked_for: rule.asked_for(choice) };
         let wrong = |error| PlanError { file: rule.file.clone(), rule: rule.id.clone(), error };
         items.extend(planner.items(&scope).map_err(wrong)?);

@@ -39,6 +39,8 @@ pub fn now(source: &dyn Source, setting: &Setting) -> Now {
             Some(text) => conf_value(&text, section.as_deref(), key).map_or(Now::Unset, Now::Value),
             None => Now::Absent,
         },
+        // The facts have it.
+        Setting::FreeBsd { .. } => Now::Absent,
     }
 }
 

@@ -5,7 +5,7 @@ use std::fmt::Write;
 use lunet_bench::report::wrapped;
 
 use super::{Item, Plan, Verdict};
-use crate::rules::Effect;
+use crate::rules::{Effect, Setting};
 
 /// How wide a line may be.
 const WIDTH: usize = 110;
@@ -30,6 +30,7 @@ pub fn write(plan: &Plan, all: bool) -> String {
         plan.profile
     );
     section(&mut out, plan, "To change", |verdict| *verdict == Verdict::Change);
+    freebsd(&mut out, plan);
     section(&mut out, plan, "To consider", |verdict| matches!(verdict, Verdict::Advice { .. }));
     if all {
         section(&mut out, plan, "As it should be", |verdict| *verdict == Verdict::Good);
@@ -37,6 +38,36 @@ pub fn write(plan: &Plan, all: bool) -> String {
         section(&mut out, plan, "Does not apply", not);
     }
     out
+}
+
+/// The lines for the files of FreeBSD: lunet does not set anything there.
+fn freebsd(out: &mut String, plan: &Plan) {
+    let lines = |of_loader: bool| -> Vec<String> {
+        let line = |item: &Item| match (&item.setting, &item.wanted) {
+            (Some(setting @ Setting::FreeBsd { loader, .. }), Some(wanted))
+                if *loader == of_loader =>
+            {
+                Some(setting.freebsd_line(wanted))
+            }
+            _ => None,
+        };
+        plan.changes().filter_map(line).collect()
+    };
+    let (sysctl, loader) = (lines(false), lines(true));
+    if sysctl.is_empty() && loader.is_empty() {
+        return;
+    }
+    out.push_str("\nlunet does not change anything on FreeBSD: these are the lines to add.\n");
+    for (file, kind, when, lines) in [
+        ("/etc/sysctl.conf", "sysctl", "at once with `service sysctl restart`", sysctl),
+        ("/boot/loader.conf", "loader", "after a reboot", loader),
+    ] {
+        if !lines.is_empty() {
+            let _ =
+                writeln!(out, "  {file} (TrueNAS CORE: System > Tunables, type {kind}), {when}");
+            lines.iter().for_each(|line| out.push_str(&format!("      {line}\n")));
+        }
+    }
 }
 
 fn section(out: &mut String, plan: &Plan, head: &str, wanted: fn(&Verdict) -> bool) {

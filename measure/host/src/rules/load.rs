@@ -9,7 +9,7 @@ use serde::Deserialize;
 
 use super::{Each, Effect, Need, Product, Profile, Range, Rule, Rules, SetRule, Setting, Text};
 use crate::expr::{Expression, Shape, Template};
-use crate::facts::version_num;
+use crate::facts::{System, version_num};
 
 /// The rules that come with the program.
 const OWN: &[(&str, &str)] = &[
@@ -21,6 +21,7 @@ const OWN: &[(&str, &str)] = &[
     ("target.toml", include_str!("../../rules/target.toml")),
     ("initiator.toml", include_str!("../../rules/initiator.toml")),
     ("measure.toml", include_str!("../../rules/measure.toml")),
+    ("freebsd.toml", include_str!("../../rules/freebsd.toml")),
 ];
 
 /// The longest file of rules in bytes.
@@ -75,6 +76,9 @@ pub enum LoadError {
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
 struct RawFile {
+    /// `linux` unless it says `freebsd`.
+    #[serde(default)]
+    system: System,
     rule: Vec<RawRule>,
 }
 
@@ -181,10 +185,11 @@ impl Loader {
     pub fn text(&mut self, file: &str, text: &str) -> Result<(), LoadError> {
         let raw: RawFile = toml::from_str(text)
             .map_err(|error| LoadError::Form { file: file.to_owned(), error: Box::new(error) })?;
-        let mut seen = BTreeSet::new();
+        let (mut seen, system) = (BTreeSet::new(), raw.system);
         for raw in raw.rule {
             let id = raw.id.clone();
-            let rule = Compiler { file, rule: &id, shape: self.shape.clone() }.rule(raw)?;
+            let shape = self.shape.clone();
+            let rule = Compiler { file, rule: &id, system, shape }.rule(raw)?;
             if !seen.insert(id.clone()) {
                 let what = "there are two of this name in the file".to_owned();
                 return Err(LoadError::Rule { file: file.to_owned(), rule: id, what });
@@ -202,6 +207,7 @@ impl Loader {
 struct Compiler<'a> {
     file: &'a str,
     rule: &'a str,
+    system: System,
     shape: Shape,
 }
 
@@ -239,6 +245,7 @@ impl Compiler<'_> {
         }
         Ok(Rule {
             layer: layer.into_owned(),
+            system: self.system,
             file: self.file.to_owned(),
             each,
             none: raw.none,

@@ -13,6 +13,7 @@ use std::fmt;
 use serde::{Deserialize, Serialize};
 
 use crate::expr::{EvalError, Expression, Scope, Template};
+use crate::facts::System;
 
 /// What the machine works for.
 #[derive(
@@ -184,6 +185,8 @@ pub struct Rule {
     pub id: String,
     /// Its file's name: `drive`.
     pub layer: String,
+    /// The system that it is for.
+    pub system: System,
     /// The file that it comes from.
     pub file: String,
     /// What it does, in a few words.
@@ -239,6 +242,11 @@ impl Rules {
     /// All rules, layer by layer.
     pub fn all(&self) -> &[Rule] {
         &self.rules
+    }
+
+    /// Those for a system.
+    pub fn of(&self, system: System) -> impl Iterator<Item = &Rule> {
+        self.rules.iter().filter(move |rule| rule.system == system)
     }
 
     /// Finds a rule by its id.

@@ -62,6 +62,24 @@ pub enum Setting {
         #[serde(default, skip_serializing_if = "Option::is_none")]
         section: Option<String>,
     },
+    /// A kernel setting of FreeBSD. lunet says what it should be, and never writes it.
+    FreeBsd {
+        /// Name of the sysctl or loader tunable: `kern.ipc.maxsockbuf`.
+        name: String,
+        /// Whether it is set while the kernel is loaded (loader.conf), or at start and at any time (sysctl.conf).
+        #[serde(default)]
+        loader: bool,
+    },
+}
+
+impl Setting {
+    /// The line for sysctl.conf or loader.conf of FreeBSD; of other settings what they are.
+    pub fn freebsd_line(&self, value: &str) -> String {
+        match self {
+            Self::FreeBsd { name, loader: true } => format!("{name}=\"{value}\""),
+            other => format!("{other}={value}"),
+        }
+    }
 }
 
 impl fmt::Display for Setting {
@@ -78,6 +96,7 @@ impl fmt::Display for Setting {
                 write!(f, "{key} below [{section}] in {file}")
             }
             Self::Conf { file, key, section: None } => write!(f, "{key} in {file}"),
+            Self::FreeBsd { name, .. } => f.write_str(name),
         }
     }
 }
@@ -118,7 +137,9 @@ impl SetRule {
 /// The texts of a setting.
 fn texts(setting: &mut Setting) -> Vec<&mut String> {
     match setting {
-        Setting::Sysctl { name } | Setting::Cmdline { name } => vec![name],
+        Setting::Sysctl { name } | Setting::Cmdline { name } | Setting::FreeBsd { name, .. } => {
+            vec![name]
+        }
         Setting::Module { module, name } => vec![module, name],
         Setting::Sysfs { path } => vec![path],
         Setting::Cpus { file } => vec![file],

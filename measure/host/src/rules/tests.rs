@@ -75,6 +75,19 @@ fn full() -> Facts {
     for name in ["zfs_dmu_offset_next_sync", "zfs_dio_enabled"] {
         zfs.params.insert(name.to_owned(), Value::Int(0));
     }
+    let bsd = facts.freebsd.as_mut().expect("everything is there");
+    for name in ["kern.timecounter.choice", "net.inet.tcp.cc.algorithm"] {
+        bsd.sysctls.insert(name.to_owned(), Value::Text("text".to_owned()));
+    }
+    for name in [
+        "kern.ipc.maxsockbuf",
+        "kern.cam.ctl.iscsi.maxtags",
+        "kern.icl.sendspace",
+        "vfs.zfs.arc_max",
+    ] {
+        bsd.sysctls.insert(name.to_owned(), Value::Int(1 << 20));
+    }
+    bsd.arcstats.insert("c_max".to_owned(), 1);
     // So that the texts of advice, which take the first of a filtered list, have one.
     let format = &mut facts.drives[0].lba_formats[0];
     (format.data_bytes, format.metadata_bytes) = (4096, 0);

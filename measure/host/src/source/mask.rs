@@ -59,6 +59,9 @@ pub(super) fn file(path: &str, content: &str) -> String {
     if let (true, Some((kind, _))) = (path.ends_with("/dm/uuid"), content.split_once('-')) {
         return format!("{kind}-{MASK}\n");
     }
+    if path.ends_with("/ctl.conf") {
+        return content.split_inclusive('\n').map(ctl_conf).collect();
+    }
     // SCST's users: `name secret`, on the first line.
     if name.starts_with("IncomingUser") || name.starts_with("OutgoingUser") {
         return content.lines().map(|line| chap_user(line) + "\n").collect();
@@ -71,6 +74,19 @@ fn chap_user(line: &str) -> String {
         Some((user, _)) => format!("{user} {MASK}"),
         None => line.to_owned(),
     }
+}
+
+/// A line of FreeBSD's /etc/ctl.conf, `chap USER SECRET` or `chap-mutual USER SECRET USER SECRET`: what follows the
+/// user's name is masked. The capture script has masked it before.
+fn ctl_conf(line: &str) -> String {
+    let words: Vec<&str> = line.split_whitespace().collect();
+    let at = words.iter().position(|word| matches!(word.trim_matches('{'), "chap" | "chap-mutual"));
+    let Some(at) = at else { return text(line) };
+    let indent: String = line.chars().take_while(|c| c.is_whitespace()).collect();
+    let masks = if words[at].ends_with("mutual") { 3 } else { 1 };
+    let kept = words[..(at + 2).min(words.len())].join(" ");
+    let end = if words.last().is_some_and(|last| last.ends_with('}')) { " }" } else { "" };
+    format!("{indent}{kept}{}{end}\n", format!(" \"{MASK}\"").repeat(masks))
 }
 
 /// A command's output without secrets, and without what nobody asked for.
@@ -379,6 +395,25 @@ mod tests {
         assert_eq!(file("/x/acls/iqn/auth/password", "hunter2\n"), "***\n");
         assert_eq!(file("/x/acls/iqn/auth/password", "\n"), "\n");
         assert_eq!(file("/scst/IncomingUser1", "joe hunter2\n[key]\n"), "joe ***\n[key]\n");
+    }
+
+    #[test]
+    fn hides_secrets_of_freebsds_target() {
+        for (from, to) in [
+            ("\tchap user hunter2hunter2\n", "\tchap user \"***\"\n"),
+            ("\tchap \"user\" \"***\"\n", "\tchap \"user\" \"***\"\n"),
+            (
+                "\tchap-mutual \"a\" \"hunter2\" \"b\" \"hunter2\"\n",
+                "\tchap-mutual \"a\" \"***\" \"***\" \"***\"\n",
+            ),
+            (
+                "auth-group a { chap \"user\" \"hunter2hunter2\" }\n",
+                "auth-group a { chap \"user\" \"***\" }\n",
+            ),
+            ("\tpath /dev/zvol/tank/chap\n", "\tpath /dev/zvol/tank/chap\n"),
+        ] {
+            assert_eq!(file("/etc/ctl.conf", from), to);
+        }
     }
 
     #[test]

@@ -62,7 +62,7 @@ const LIFE: &[&str] = &[
 ];
 
 /// Asks for what a drive says. Nothing, without smartctl or the right to ask.
-pub(super) fn read(source: &dyn Source, name: &str) -> Option<Smart> {
+pub(in crate::facts) fn read(source: &dyn Source, name: &str) -> Option<Smart> {
     let device = format!("/dev/{name}");
     let run = |args: &[&str]| {
         let output = source.run(&Command::new("smartctl", args))?;
