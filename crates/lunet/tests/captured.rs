@@ -20,6 +20,28 @@ fn told(arguments: &[&str], root: &Path, code: i32) -> String {
     String::from_utf8(output.stdout).expect("a text")
 }
 
+/// FreeBSD and TrueNAS CORE: the doctor and the plan as anywhere, and a sentence where only Linux is known.
+#[test]
+fn a_capture_of_freebsd_is_looked_at_and_planned_for() {
+    let core = machine("truenas-core-13");
+    let text = told(&["doctor"], &core, 0);
+    assert!(text.starts_with("TrueNAS CORE 13.0-U6.1, FreeBSD 13.1-RELEASE-p9"), "{text}");
+    assert!(told(&["tune", "facts"], &core, 0).contains("iqn.2005-10.org.freenas.ctl:esx"));
+    let plan = told(&["tune", "plan"], &core, 2);
+    for line in ["lunet does not change anything on FreeBSD", "  kern.ipc.maxsockbuf=16777216\n"] {
+        assert!(plan.contains(line), "{plan}");
+    }
+    let rule = told(&["tune", "explain", "freebsd.maxsockbuf"], &machine("recipe"), 0);
+    assert!(rule.contains("for another system"), "{rule}");
+    let peer = machine("proxmox").display().to_string();
+    for arguments in [&["doctor", "--ceilings"][..], &["doctor", "--peer", &peer]] {
+        let output = lunet(arguments, &core);
+        assert_eq!(output.status.code(), Some(2), "{output:?}");
+        let error = String::from_utf8_lossy(&output.stderr);
+        assert!(error.contains("for Linux only; this is TrueNAS CORE 13.0-U6.1"), "{error}");
+    }
+}
+
 #[test]
 fn a_plan_says_by_its_exit_code_whether_there_is_something_to_do() {
     let recipe = machine("recipe");

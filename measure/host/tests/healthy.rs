@@ -90,7 +90,9 @@ fn nothing_in_a_healthy_tree_is_there_in_vain() {
         {
             let words: Vec<&str> = line.split(' ').collect();
             let command = Command::new(words[0], &words[1..]);
-            assert!(command.only_looks() || known(&format!("$ {line}")), "{machine}: {line}");
+            let freebsd = original.has("/lunet-capture");
+            let fine = freebsd || command.only_looks() || known(&format!("$ {line}"));
+            assert!(fine, "{machine}: {line}");
         }
     }
 }

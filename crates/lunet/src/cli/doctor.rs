@@ -9,7 +9,7 @@ use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::time::Duration;
 
-use anyhow::{Context, Result};
+use anyhow::{Context, Result, bail};
 use clap::Args;
 use lunet::{config, secrets};
 use lunet_client::iscsi::Target;
@@ -17,7 +17,7 @@ use lunet_client::nvme;
 use lunet_host::ceilings::what_if::{self, Change, what_if};
 use lunet_host::ceilings::{self, ceilings, measure};
 use lunet_host::doctor::{self, Checks, Report};
-use lunet_host::facts::{Facts, facts, network_cards};
+use lunet_host::facts::{Facts, System, facts, network_cards};
 use lunet_host::probe;
 use lunet_host::source::{Live, Tree};
 use serde_json::json;
@@ -118,6 +118,7 @@ fn look(options: &Doctor, remote: &Remote) -> Result<ExitCode> {
     }
     let facts = read(options.root.as_deref())?;
     if options.ceilings {
+        linux_only(&facts, "what each layer can carry is worked out")?;
         return show_ceilings(options, &facts);
     }
     let mut checks = Checks::embedded()?;
@@ -128,6 +129,17 @@ fn look(options: &Doctor, remote: &Remote) -> Result<ExitCode> {
         false => doctor::page(&report, options.verbose),
     };
     answer(&report, &text)
+}
+
+/// Refuses a machine of another system, of which too little is known for this.
+fn linux_only(facts: &Facts, what: &str) -> Result<()> {
+    if facts.system() != System::Linux {
+        let name = facts.platform.name.as_deref().unwrap_or("FreeBSD");
+        bail!(
+            "{what} for Linux only; this is {name}: use `lunet doctor --root` and `lunet tune plan --root`"
+        );
+    }
+    Ok(())
 }
 
 fn show_ceilings(options: &Doctor, facts: &Facts) -> Result<ExitCode> {

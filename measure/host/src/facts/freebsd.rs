@@ -51,6 +51,8 @@ pub struct FreeBsd {
     pub rc_conf: BTreeMap<String, String>,
     /// Tunables of TrueNAS CORE, of the kinds `LOADER`, `RC` and `SYSCTL`.
     pub tunables: Vec<Tunable>,
+    /// Settings that sysctl.conf or a tunable has, and the kernel has otherwise.
+    pub not_in_force: Vec<NotInForce>,
     /// Network interfaces, without `lo0`.
     pub interfaces: Vec<Interface>,
     /// Buffers of the network.
@@ -93,6 +95,20 @@ pub struct FreeBsd {
     pub log_readable: bool,
     /// Lines of the log that mean something here.
     pub log: Vec<LogHit>,
+}
+
+/// A setting that is configured, and not in force.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct NotInForce {
+    /// Name of the sysctl.
+    pub name: String,
+    /// What is configured.
+    pub wanted: String,
+    /// What the kernel has.
+    pub now: String,
+    /// Where it is configured: `/etc/sysctl.conf`, `System > Tunables`.
+    pub source: String,
 }
 
 /// Facts of a captured FreeBSD machine; `None` if it is another one.
@@ -139,12 +155,32 @@ pub(super) fn facts(source: &dyn Source) -> Option<Facts> {
     // `2101/85000 2100/85000 ...`: MHz and mW, the highest first.
     bsd.cpu_max_mhz =
         all.get("dev.cpu.0.freq_levels").and_then(|levels| levels.split('/').next()?.parse().ok());
+    bsd.not_in_force = not_in_force(&bsd);
     connect(&mut bsd);
     let mut facts = Facts { platform: platform(source, &bsd, &all), ..Facts::default() };
     facts.platform.root = said("root").map(|root| root == "yes");
     facts.memory.total_bytes = all.get("hw.physmem").and_then(|bytes| bytes.parse().ok());
     facts.freebsd = Some(bsd);
     Some(facts)
+}
+
+/// Compares what is configured with what the kernel has, as far as that is known.
+fn not_in_force(bsd: &FreeBsd) -> Vec<NotInForce> {
+    let tunables = bsd.tunables.iter().filter(|tunable| {
+        tunable.enabled == Some(true) && tunable.kind.as_deref() == Some("SYSCTL")
+    });
+    let tunables = tunables.filter_map(|tunable| {
+        let value = tunable.value.as_ref()?.to_string();
+        Some((tunable.name.clone()?, value, "System > Tunables"))
+    });
+    let file = bsd.sysctl_conf.iter();
+    let file = file.map(|(name, value)| (name.clone(), value.clone(), "/etc/sysctl.conf"));
+    let differs = |(name, wanted, source): (String, String, &str)| {
+        let now = bsd.sysctls.get(&name)?.to_string();
+        let source = source.to_owned();
+        (now != wanted).then_some(NotInForce { name, wanted, now, source })
+    };
+    tunables.chain(file).filter_map(differs).collect()
 }
 
 /// Fills in what one layer says of another.
@@ -338,6 +374,7 @@ mod tests {
              | kern.geom.confdot: digraph geom {\n| z0 [shape=box,label=\"LABEL: x\"];\n\
              | kern.ipc.maxsockbuf: 2097152\n| dev.ix.0.%domain: 1\n| dev.ix.0.queue0.irqs: 3\n\
              | kstat.zfs.misc.arcstats.c_max: 33178787840\n\
+             /etc/sysctl.conf: kern.ipc.maxsockbuf=4194304\n\
              /boot/loader.conf:\n| vfs.zfs.arc_max=\"1073741824\"  # small\n| #hint.x=1\n\
              $ swapinfo -k\n| Device          1K-blocks     Used    Avail Capacity\n\
              | /dev/ada0p1.eli   2097152     1024  2096128     0%\n\
@@ -361,5 +398,9 @@ mod tests {
         assert_eq!((bsd.swap_bytes, bsd.swap_used_bytes), (Some(4 << 30), Some(1 << 20)));
         assert_eq!(bsd.arcstats["c_max"], 33_178_787_840);
         assert_eq!(bsd.tunables[0].value, Some(Value::Int(1 << 30)));
+        let name = "kern.ipc.maxsockbuf".to_owned();
+        let (wanted, now) = ("4194304".to_owned(), "2097152".to_owned());
+        let source = "/etc/sysctl.conf".to_owned();
+        assert_eq!(bsd.not_in_force, [NotInForce { name, wanted, now, source }]);
     }
 }

@@ -52,8 +52,8 @@ pub use dmesg::{Dmesg, DmesgHit};
 pub use drive::{Drive, DriveIo, Hba, LbaFormat, PowerState, SasPhy, Smart};
 pub use freebsd::{
     AuthGroup, CtlConf, CtlLun, CtlPort, CtlSession, CtlTarget, FreeBsd, FreeBsdDisk, Interface,
-    Label, Lagg, LaggPort, LogHit, Mbufs, NvmeController, PartitionStart, PathState, PciFunction,
-    PortalGroup, TcpCounters,
+    Label, Lagg, LaggPort, LogHit, Mbufs, NotInForce, NvmeController, PartitionStart, PathState,
+    PciFunction, PortalGroup, TcpCounters,
 };
 pub use initiator::{
     Initiators, IscsiDisk, IscsiSession, MapPath, Multipath, MultipathMap, NvmeHost, NvmePath,

@@ -1,5 +1,6 @@
 //! Facts as a page for people.
 
+mod freebsd;
 mod hardware;
 mod storage;
 
@@ -11,6 +12,10 @@ use super::Facts;
 pub fn page(facts: &Facts) -> String {
     let mut page = Page::default();
     system(&mut page, facts);
+    if let Some(bsd) = &facts.freebsd {
+        freebsd::all(&mut page, facts, bsd);
+        return page.text;
+    }
     hardware::processors(&mut page, facts);
     hardware::memory(&mut page, facts);
     hardware::interfaces(&mut page, &facts.nics);

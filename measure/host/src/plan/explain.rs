@@ -57,6 +57,9 @@ fn part(out: &mut String, head: &str, text: &str) {
 
 fn here(out: &mut String, items: &[Item]) {
     let _ = writeln!(out, "  On this machine");
+    if items.is_empty() {
+        paragraph(out, "does not apply: the rule is for another system.");
+    }
     for item in items {
         let about = item.about.as_ref().map(|about| format!("{about}: ")).unwrap_or_default();
         let now = item.now.as_deref().unwrap_or("not set");

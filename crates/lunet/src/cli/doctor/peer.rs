@@ -12,7 +12,7 @@ use lunet_host::facts::{Facts, facts};
 use lunet_host::source::Tree;
 use serde_json::json;
 
-use super::{Doctor, answer, more, read};
+use super::{Doctor, answer, linux_only, more, read};
 use crate::cli::Remote;
 
 /// Facts as JSON are not longer than a capture.
@@ -66,6 +66,8 @@ pub fn look(options: &Doctor, peer: &Peer, remote: &Remote) -> Result<ExitCode> 
     };
     let other = other(peer, server.as_ref())?;
     let near = read(options.root.as_deref())?;
+    linux_only(&near, "two machines are compared")?;
+    linux_only(&other.facts, "two machines are compared")?;
     let Some(role) = role(&near, &other.facts) else {
         bail!("neither of the two machines serves storage: there is no target to compare with");
     };

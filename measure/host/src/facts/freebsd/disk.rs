@@ -24,6 +24,8 @@ pub struct FreeBsdDisk {
     pub rotational: Option<bool>,
     /// Commands that CAM lets it have at once.
     pub tags: Option<i64>,
+    /// Whether it is attached by USB.
+    pub usb: bool,
     /// What it says of its own health, by smartctl.
     pub smart: Option<Smart>,
     /// The pool that it belongs to.
@@ -130,7 +132,7 @@ pub(super) fn disks(source: &dyn Source) -> Vec<FreeBsdDisk> {
     });
     for disk in &mut all {
         if disk.name.starts_with("ada") || disk.name.starts_with("da") {
-            disk.tags = tags(source, &disk.name);
+            (disk.tags, disk.usb) = tags(source, &disk.name);
             disk.smart = smart::read(source, &disk.name);
         }
     }
@@ -152,14 +154,16 @@ fn of_geom(text: &str) -> FreeBsdDisk {
     }
 }
 
-/// `(pass0:ahcich0:0:0:0): dev_openings  31` and `dev_active    1`: both together are the limit.
-fn tags(source: &dyn Source, name: &str) -> Option<i64> {
-    let text = source.output("camcontrol", &["tags", name, "-v"])?;
+/// `(pass0:ahcich0:0:0:0): dev_openings  31` and `dev_active    1`: both together are the limit. And whether the
+/// drive hangs on USB (`umass-sim0`).
+fn tags(source: &dyn Source, name: &str) -> (Option<i64>, bool) {
+    let text = source.output("camcontrol", &["tags", name, "-v"]).unwrap_or_default();
     let get = |key: &str| {
         let line = text.lines().find_map(|line| line.split_once(key))?.1;
         line.trim().parse::<i64>().ok()
     };
-    Some(get("dev_openings")? + get("dev_active")?)
+    let limit = get("dev_openings").zip(get("dev_active")).map(|(open, active)| open + active);
+    (limit, text.contains(":umass-sim"))
 }
 
 /// Reads `nvmecontrol devlist`, and asks each controller.

@@ -102,12 +102,11 @@ fn message(line: &str) -> &str {
     {
         return rest;
     }
-    // TrueNAS leaves the program out.
-    let words: Vec<&str> = line.splitn(5, ' ').collect();
-    match words[..] {
-        [month, _, time, _, rest] if month.len() == 3 && time.matches(':').count() == 2 => rest,
-        _ => line,
-    }
+    // TrueNAS leaves the program out: `Dec  1 19:18:35 truenas ix0: ...`.
+    let stamp = line.get(..15).filter(|stamp| stamp.matches(':').count() == 2);
+    let month = stamp.is_some_and(|stamp| stamp.starts_with(|c: char| c.is_ascii_uppercase()));
+    let rest = line.get(16..).filter(|_| month).and_then(|rest| rest.split_once(' '));
+    rest.map_or(line, |(_, rest)| rest)
 }
 
 /// `ada2` of `(ada2:ahcich3:0:0:0): CAM ...`, else the word that the line begins with: `nvme0: ...`.
@@ -118,7 +117,7 @@ fn device(line: &str) -> Option<String> {
         Some(rest) => rest.split(':').next()?,
         None => line.split(':').next()?,
     };
-    let fine = name.bytes().all(|byte| byte.is_ascii_alphanumeric())
+    let fine = name.bytes().all(|byte| byte.is_ascii_alphanumeric() || byte == b'.')
         && name.ends_with(|c: char| c.is_ascii_digit())
         && name.starts_with(|c: char| c.is_ascii_lowercase());
     fine.then(|| name.to_owned())
@@ -137,6 +136,7 @@ mod tests {
              | Dec 10 19:18:35 truenas (ada2:ahcich3:0:0:0): CAM status: Command timeout\n\
              | Dec 10 19:18:35 truenas (ada2:ahcich3:0:0:0): Retrying command, 3 more tries remain\n\
              | Dec 10 19:19:35 truenas 1 2025-12-10T19:19:35.000000+01:00 truenas.local kernel - - - (ada2:ahcich3:0:0:0): CAM status: Command timeout\n\
+             | Dec  2 19:19:36 nas vnet0.1: link state changed to DOWN\n\
              | Dec  9 19:19:36 nas kernel: nvme0: Resetting controller due to a timeout.\n\
              | Dec 11 19:19:36 nas kernel: WARNING: 10.0.0.5 (iqn.1998-01.com.vmware:esx1): no ping reply (NOP-Out) after 5 seconds; dropping connection\n\
              $ sysctl -n kern.msgbuf\n\
@@ -153,13 +153,14 @@ mod tests {
             seen,
             [
                 ("cam_timeout", Some("ada2"), 2),
+                ("link_down", Some("vnet0.1"), 1),
                 ("nvme_reset", Some("nvme0"), 1),
                 ("iscsi_ping", None, 1),
                 ("link_down", Some("ix0"), 1),
                 ("interrupt_storm", None, 1),
             ]
         );
-        assert_eq!(found[1].text, "nvme0: Resetting controller due to a timeout.");
+        assert_eq!(found[2].text, "nvme0: Resetting controller due to a timeout.");
         assert_eq!(read(&Tree::new()), (false, Vec::new()));
     }
 }

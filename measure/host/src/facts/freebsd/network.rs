@@ -38,6 +38,8 @@ pub struct Interface {
     pub vlan_parent: Option<String>,
     /// Tag of the VLAN.
     pub vlan: Option<i64>,
+    /// Members of a bridge.
+    pub members: Vec<String>,
     /// Whether it is a bridge, or a member of one: such an interface must not merge received packets.
     pub bridged: bool,
     /// Whether it has an address, or carries one that has.
@@ -179,7 +181,7 @@ fn detail(interface: &mut Interface, line: &str) {
                 lagg.flapping = leading(rest);
             }
         }
-        "member:" => interface.bridged = true,
+        "member:" => interface.members.extend(rest.split_whitespace().next().map(str::to_owned)),
         _ => {}
     }
 }
@@ -316,6 +318,10 @@ fn connect(all: &mut [Interface]) {
             aggregate.speed_mbit = sum;
         }
     }
+    let bridged: Vec<String> = all.iter().flat_map(|bridge| bridge.members.clone()).collect();
+    for interface in all.iter_mut() {
+        interface.bridged = !interface.members.is_empty() || bridged.contains(&interface.name);
+    }
     let speeds: BTreeMap<String, Option<i64>> =
         all.iter().map(|i| (i.name.clone(), i.speed_mbit)).collect();
     for vlan in all.iter_mut() {
@@ -402,6 +408,10 @@ $ ifconfig -vm
 | \tlaggport: ix1 flags=0<> state=5<ACTIVITY,AGGREGATION>
 | \tmedia: Ethernet autoselect
 | \tstatus: active
+| bridge0: flags=8843<UP,BROADCAST,RUNNING,SIMPLEX,MULTICAST> metric 0 mtu 1500
+| \tmember: epair0a flags=143<LEARNING,DISCOVER,AUTOEDGE,AUTOPTP>
+| \t        ifmaxaddr 0 port 4 priority 128 path cost 2000
+| \tmember: ix1 flags=143<LEARNING,DISCOVER,AUTOEDGE,AUTOPTP>
 | vlan10: flags=8843<UP,BROADCAST,RUNNING,SIMPLEX,MULTICAST> metric 0 mtu 1500
 | \tinet 10.1.0.2 netmask 0xffff0000 broadcast 10.1.255.255
 | \tvlan: 10 vlanproto: 802.1q vlanpcp: 0 parent interface: lagg0
@@ -433,7 +443,9 @@ $ netstat -s -p tcp
         let all = BTreeMap::from([("dev.ix.0.mac_stats.crc_errs", "7")]);
         let found = interfaces(&tree, &all);
         let names: Vec<&str> = found.iter().map(|i| i.name.as_str()).collect();
-        assert_eq!(names, ["ix0", "ix1", "lagg0", "vlan10"]);
+        assert_eq!(names, ["ix0", "ix1", "lagg0", "bridge0", "vlan10"]);
+        let bridged: Vec<bool> = found.iter().map(|i| i.bridged).collect();
+        assert_eq!(bridged, [false, true, false, true, false]);
         let ix0 = &found[0];
         assert_eq!(
             (ix0.speed_mbit, ix0.max_mbit, ix0.full_duplex),
@@ -467,11 +479,11 @@ $ netstat -s -p tcp
         );
         assert_eq!(lagg.ports[0].flags, ["ACTIVE", "COLLECTING", "DISTRIBUTING"]);
         assert!(lagg.ports[1].flags.is_empty());
-        assert_eq!((found[3].vlan, found[3].speed_mbit), (Some(10), Some(10_000)));
+        assert_eq!((found[4].vlan, found[4].speed_mbit), (Some(10), Some(10_000)));
         let mut found = found;
         mark(&mut found, &["10.1.0.2".to_owned()]);
         // Its VLAN's parent is the aggregate of both.
-        assert!(found.iter().all(|interface| interface.used && interface.storage));
+        assert_eq!(found.iter().filter(|interface| interface.used && interface.storage).count(), 4);
         mark(&mut found, &["10.0.0.2".to_owned()]);
         assert_eq!(found.iter().filter(|interface| interface.storage).count(), 3);
     }

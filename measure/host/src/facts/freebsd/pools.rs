@@ -16,8 +16,11 @@ pub(super) fn read(source: &dyn Source, version: Option<&str>, labels: &[Label])
     if version.is_none() && found.pools.is_empty() {
         return None;
     }
-    // `v2023072100-zfs_2.1.9-1`, `2.2.4-FreeBSD_g256659204`
-    found.version = version.map(|text| text.rsplit("zfs_").next().unwrap_or(text).to_owned());
+    // `v2023072100-zfs_2.1.9-1`, `2.2.4-FreeBSD_g256659204`; TrueNAS has a commit: `v2021092200-zfs_3c7a1de2d`.
+    let release =
+        |text: &&str| text.starts_with(|c: char| c.is_ascii_digit()) && text.contains('.');
+    let version = version.map(|text| text.rsplit("zfs_").next().unwrap_or(text));
+    found.version = version.filter(release).map(str::to_owned);
     found.version_num = found.version.as_deref().and_then(version_num);
     for disk in
         found.pools.iter_mut().flat_map(|pool| &mut pool.vdevs).flat_map(|vdev| &mut vdev.disks)
