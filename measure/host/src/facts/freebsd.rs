@@ -176,7 +176,10 @@ fn not_in_force(bsd: &FreeBsd) -> Vec<NotInForce> {
     let file = bsd.sysctl_conf.iter();
     let file = file.map(|(name, value)| (name.clone(), value.clone(), "/etc/sysctl.conf"));
     let differs = |(name, wanted, source): (String, String, &str)| {
-        let now = bsd.sysctls.get(&name)?.to_string();
+        let now = bsd.sysctls.get(&name)?;
+        // `4m` of a file is a number to sysctl(8).
+        let alike = now.as_int().is_none() || wanted.parse::<i64>().is_ok();
+        let now = Some(now.to_string()).filter(|_| alike)?;
         let source = source.to_owned();
         (now != wanted).then_some(NotInForce { name, wanted, now, source })
     };
@@ -278,7 +281,7 @@ fn sysctls(text: &str) -> BTreeMap<&str, &str> {
 /// Beginnings of the names that checks and rules speak of.
 const KEPT: &[&str] = &[
     "debug.witness.watch",
-    "dev.hwpstate_intel.",
+    "dev.hwpstate_",
     "hw.model",
     "hw.ncpu",
     "hw.pagesize",

@@ -252,7 +252,7 @@ fn count(text: &str, interface: &mut Interface) {
 /// `dev.ix.0.mac_stats.crc_errs` of ix0, and what other drivers call it.
 fn crc_errors(all: &BTreeMap<&str, &str>, name: &str) -> Option<i64> {
     let (driver, unit) = unit(name);
-    // ix, ixl (crc_errors), igb and em; ice has it below mac.
+    // ix, igb and em have the first one, ixl has the last one.
     ["mac_stats.crc_errs", "mac_stats.crc_errors", "mac.crc_errors"].iter().find_map(|counter| {
         all.get(format!("dev.{driver}.{unit}.{counter}").as_str())?.parse().ok()
     })
