@@ -141,7 +141,7 @@ pub(super) fn conf(source: &dyn Source) -> Option<CtlConf> {
     let mut conf = CtlConf::default();
     // What luns are stored on that several targets share.
     let mut shared: BTreeMap<String, String> = BTreeMap::new();
-    let mut raw: Vec<(CtlTarget, Vec<(String, Option<String>)>, Own)> = Vec::new();
+    let mut raw: Vec<Written> = Vec::new();
     for (head, block) in blocks(&text) {
         let name = head.get(1).cloned().unwrap_or_default();
         match head.first().map(String::as_str) {
@@ -156,17 +156,21 @@ pub(super) fn conf(source: &dyn Source) -> Option<CtlConf> {
             _ => {}
         }
     }
-    for (target, groups, own) in raw {
-        let target = resolve(target, &groups, &own, &conf, &shared);
+    for written in raw {
+        let target = resolve(written, &conf, &shared);
         conf.targets.push(target);
     }
     Some(conf)
 }
 
-/// What a target says of its own access.
+/// A target as it is written: with the names of groups.
 #[derive(Default)]
-struct Own {
+struct Written {
+    target: CtlTarget,
+    /// Portal groups, each with an auth group of its own or none.
+    groups: Vec<(String, Option<String>)>,
     auth_group: Option<String>,
+    /// The kind of login that the target itself has.
     chap: Option<String>,
     limits: i64,
 }
@@ -322,29 +326,30 @@ fn auth_group(name: String, block: &[Statement]) -> AuthGroup {
     AuthGroup { name, kind, limits: limits(block) }
 }
 
-/// A target with the groups that it names: portal groups with an auth group of their own, or none.
-fn target(name: String, block: &[Statement]) -> (CtlTarget, Vec<(String, Option<String>)>, Own) {
-    let mut target = CtlTarget { name, ..CtlTarget::default() };
-    let mut groups = Vec::new();
-    for statement in block {
-        let word = |at: usize| statement.words.get(at).cloned();
-        match statement.words.first().map(String::as_str) {
-            Some("portal-group") => groups.extend(word(1).map(|group| (group, word(2)))),
-            Some("lun") => {
-                let path = statement.inner.iter().find(|line| line[0] == "path");
-                // `lun 0 { path ... }` or `lun 0 name`.
-                target.paths.extend(path.and_then(|line| line.get(1).cloned()).or_else(|| word(2)));
-            }
-            _ => {}
-        }
-    }
+/// A target as it is written.
+fn target(name: String, block: &[Statement]) -> Written {
     let chap = ["chap-mutual", "chap"].iter().find(|kind| first(block, kind).is_some());
-    let own = Own {
+    let mut written = Written {
+        target: CtlTarget { name, ..CtlTarget::default() },
+        groups: Vec::new(),
         auth_group: first(block, "auth-group"),
         chap: chap.map(|kind| (*kind).to_owned()).or_else(|| first(block, "auth-type")),
         limits: limits(block),
     };
-    (target, groups, own)
+    for statement in block {
+        let word = |at: usize| statement.words.get(at).cloned();
+        match statement.words.first().map(String::as_str) {
+            Some("portal-group") => written.groups.extend(word(1).map(|group| (group, word(2)))),
+            Some("lun") => {
+                let path = statement.inner.iter().find(|line| line[0] == "path");
+                // `lun 0 { path ... }` or `lun 0 name`.
+                let path = path.and_then(|line| line.get(1).cloned()).or_else(|| word(2));
+                written.target.paths.extend(path);
+            }
+            _ => {}
+        }
+    }
+    written
 }
 
 /// How strict a way to log in is.
@@ -352,13 +357,9 @@ fn strictness(kind: &str) -> usize {
     ["none", "chap", "chap-mutual", "deny"].iter().position(|known| *known == kind).unwrap_or(1)
 }
 
-fn resolve(
-    mut target: CtlTarget,
-    groups: &[(String, Option<String>)],
-    own: &Own,
-    conf: &CtlConf,
-    shared: &BTreeMap<String, String>,
-) -> CtlTarget {
+/// The ways to log in, the weakest first: their kind, and how many initiators each is limited to. Names of groups that
+/// are not defined go to `missing`.
+fn ways(written: &Written, conf: &CtlConf, missing: &mut Vec<String>) -> Vec<(String, i64)> {
     // Groups that are always there (ctl.conf(5)).
     let auth = |name: &str| match name {
         "no-authentication" => Some(("none".to_owned(), 0)),
@@ -369,17 +370,15 @@ fn resolve(
             None => None,
         },
     };
-    let default = own.auth_group.clone().unwrap_or_else(|| "default".to_owned());
+    let default = written.auth_group.clone().unwrap_or_else(|| "default".to_owned());
+    let named = written.groups.iter().map(|(_, auth)| auth.as_ref());
     let mut ways = Vec::new();
-    let mut missing = Vec::new();
-    for name in
-        groups.iter().map(|(_, auth)| auth.as_ref()).chain(groups.is_empty().then_some(None))
-    {
-        match (name, &own.chap, own.limits) {
+    for name in named.chain(written.groups.is_empty().then_some(None)) {
+        match (name, &written.chap, written.limits) {
             (None, Some(kind), limits) => ways.push((kind.clone(), limits)),
             // Limits of a target without a group: those come in without a proof.
-            (None, None, limits @ 1..) if own.auth_group.is_none() => {
-                ways.push(("none".to_owned(), limits))
+            (None, None, limits @ 1..) if written.auth_group.is_none() => {
+                ways.push(("none".to_owned(), limits));
             }
             (name, _, _) => match auth(name.unwrap_or(&default)) {
                 Some(way) => ways.push(way),
@@ -388,6 +387,14 @@ fn resolve(
         }
     }
     ways.sort_by_key(|(kind, limits)| (strictness(kind), *limits > 0));
+    ways
+}
+
+/// The target with what the groups say that it names.
+fn resolve(written: Written, conf: &CtlConf, shared: &BTreeMap<String, String>) -> CtlTarget {
+    let mut missing = Vec::new();
+    let ways = ways(&written, conf, &mut missing);
+    let Written { mut target, groups, .. } = written;
     if let (Some((kind, limits)), true) = (ways.first(), missing.is_empty()) {
         target.auth = Some(kind.clone());
         target.limited = *limits > 0;
@@ -403,7 +410,7 @@ fn resolve(
             None => missing.push(name.to_owned()),
         }
     }
-    target.portal_groups = groups.iter().map(|(name, _)| name.clone()).collect();
+    target.portal_groups = groups.into_iter().map(|(name, _)| name).collect();
     target.missing = missing;
     for path in &mut target.paths {
         if let Some(known) = shared.get(path) {

@@ -238,7 +238,7 @@ fn health(source: &dyn Source, nvme: &mut NvmeController) {
     nvme.hot_minutes = number("Warning Temp Composite Time:");
 }
 
-/// Reads `pciconf -lvbc`: a line `nvme0@pci0:1:0:0:	class=0x010802 ...` begins each function.
+/// Reads `pciconf -lvbc`: a line `nvme0@pci0:1:0:0: class=0x010802 ...` begins each function.
 pub(super) fn pci(source: &dyn Source) -> Vec<PciFunction> {
     let text = source.output("pciconf", &["-lvbc"]).unwrap_or_default();
     let mut all: Vec<PciFunction> = Vec::new();
