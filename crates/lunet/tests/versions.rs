@@ -73,7 +73,12 @@ fn a_server_of_version_1_is_understood() {
         assert!(!text.is_empty() && asked["request"].is_string(), "{name}: {asked}");
         let json = [arguments, &["--json"]].concat();
         let printed: Value = serde_json::from_str(&told(&json, &answer).0).expect("JSON");
-        assert_eq!(printed, answer["ok"], "{name}: all that it has said");
+        // A list of what lives on all event loops stands beside which of them have not answered.
+        let said = match name {
+            "sessions" | "targets" => &printed[name],
+            _ => &printed,
+        };
+        assert_eq!(said, &answer["ok"], "{name}: all that it has said");
     }
     let text = refused(&["volume", "create", "vm2"], &captured("exists"));
     assert_eq!(text, "lunet: there is a volume \"vm2\" already: choose another name\n");
