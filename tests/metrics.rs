@@ -41,7 +41,9 @@ impl Answers {
         let ask = |words: &[&str]| server.tell(&[words, &["--json"]].concat());
         Ok(Self {
             stats: serde_json::from_str(&ask(&["stats"])?)?,
-            sessions: serde_json::from_str(&ask(&["sessions"])?)?,
+            sessions: serde_json::from_value(
+                serde_json::from_str::<Value>(&ask(&["sessions"])?)?["sessions"].take(),
+            )?,
             volumes: serde_json::from_str(&ask(&["volume", "list"])?)?,
             verdict,
         })

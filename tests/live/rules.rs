@@ -327,7 +327,7 @@ fn a_target_that_names_nobody_is_opened_by_command() -> Result<()> {
     ensure!(done.contains(&format!("target {TWO} is for everybody, without CHAP")), "{done}");
     let opened = FILE.replace("luns = { 0 = 'b' }\n", "luns = { 0 = 'b' }\nopen = true\n");
     ensure!(text(&server)? == opened, "{}", text(&server)?);
-    let targets = json(&server, &["target", "list"])?;
+    let targets = json(&server, &["target", "list"])?["targets"].take();
     ensure!(targets[1]["for"] == "everybody" && targets[0]["for"] == "this-machine", "{targets}");
     let again = server.tell(&["target", "open", TWO])?;
     ensure!(again.contains("is open to everybody already") && text(&server)? == opened, "{again}");
