@@ -61,7 +61,7 @@ test-host: host-tests ## what runs on this machine itself: lint, unit tests, rea
 
 # One crate has examples in its documentation: to look for them in the others takes minutes.
 host-tests: checked
-	$(BUILT) scripts/limited 20 $(CARGO) test --locked --no-fail-fast --workspace --tests
+	$(BUILT) scripts/limited 30 $(CARGO) test --locked --no-fail-fast --workspace --tests
 	$(CARGO) test --locked -q --doc --package lunet-client
 	web/check
 	$(BUILT) scripts/limited 15 web/browser
