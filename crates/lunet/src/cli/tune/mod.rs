@@ -193,7 +193,7 @@ impl OwnRules {
     fn load(&self, here: bool) -> Result<Rules> {
         let mut loader = Loader::default().with_own()?;
         let own = Path::new(OWN_RULES);
-        if let Some(told) = old_rules(Path::new(OLD_RULES)).filter(|_| here) {
+        if let Some(told) = here.then(|| old_rules(Path::new(OLD_RULES))).flatten() {
             eprintln!("lunet: note: {told}");
         }
         if here && own.symlink_metadata().is_ok() {
@@ -211,9 +211,9 @@ impl OwnRules {
 /// makes files of root's, which nobody else can read either, as what is copied may be a link.
 fn old_rules(folder: &Path) -> Option<String> {
     let is_rule = |path: PathBuf| path.extension().is_some_and(|end| end == "toml");
-    let count = folder.read_dir().ok()?.flatten().filter(|file| is_rule(file.path())).count();
+    let found = folder.read_dir().ok()?.flatten().any(|file| is_rule(file.path()));
     let old = folder.display();
-    (count > 0).then(|| {
+    found.then(|| {
         format!(
             "the rules in {old} are not used, because the service may write there; if they are yours, move them, and read \
              them once more there: `install -D -m 600 -t {OWN_RULES} {old}/*.toml && rm {old}/*.toml`"
