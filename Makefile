@@ -17,7 +17,7 @@ export RUST_LIB_BACKTRACE = 0
 BUILD = $(CARGO) test --locked --workspace --no-run
 BUILT = LUNET_BIN=$(CURDIR)/target/debug/lunet LUNET_LAB_PROGRAMS=$(CURDIR)/target/debug
 
-.PHONY: help run install packages test-packages site web test test-quick test-host host-tests lab-tests checked lab lab-guest lab-zfs test-lab test-proxmox interoperability test-kills bench bench-lab bench-transports conformance conformance-nvme sim fuzz fuzz-long lint clean prepare
+.PHONY: help run install packages test-packages site web test test-quick test-host host-tests lab-tests checked lab lab-guest lab-zfs test-lab test-ha test-proxmox interoperability test-kills bench bench-lab bench-transports conformance conformance-nvme sim fuzz fuzz-long lint clean prepare
 
 help: ## show this list
 	@echo "make <target>:"
@@ -88,6 +88,10 @@ lab-zfs: prepare
 test-lab: prepare ## run the lab's suites in the guest (root): all, or SUITE=multipath, or SUITE=multipath TEST=cut
 	$(BUILD)
 	$(BUILT) lab/test "$(SUITE)" "$(TEST)"
+
+test-ha: ## move, kill, freeze and fence lunet in a cluster of two nodes with Pacemaker, under load (root; 3 minutes)
+	$(CARGO) build --locked -p lunet
+	LUNET_BIN=$(CURDIR)/target/debug/lunet lab/ha/run
 
 test-proxmox: prepare ## run the plugin for Proxmox VE in the lab's guest, with real open-iscsi, dm-multipath and NVMe/TCP (root, Debian 12)
 	$(CARGO) build --locked -p lunet
