@@ -40,8 +40,9 @@ packages: ## build tarball, deb, rpm, symbols, SBOM and checksums into target/pa
 site: ## build the documentation as a site without a server (mdbook), into target/site
 	packaging/site/build target/site
 
-test-packages: ## install, use, upgrade, remove and purge the deb of `make packages`: in trees of Debian 12 and 13, then in guests with systemd (root, an hour)
+test-packages: ## install, use, upgrade, remove and purge the packages of `make packages`: in trees of Debian, then the deb in guests with systemd (root, an hour)
 	packaging/test
+	packaging/rpm/test
 	packaging/guest/test
 
 # The lab's guest is built beside the compiler, and its suites run beside the tests of this machine: much of both is waiting. Nothing
