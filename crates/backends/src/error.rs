@@ -121,6 +121,8 @@ pub enum OpenError {
          (`dmesg`, free space)"
     )]
     NotStable { path: PathBuf, error: io::Error },
+    #[error("{name}: {error}")]
+    Image { name: lunet_rbd::ImageName, error: lunet_rbd::Error },
     #[error("{path}: cannot {action}: {error}")]
     Io { path: PathBuf, action: &'static str, error: io::Error },
 }

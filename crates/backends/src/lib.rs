@@ -4,6 +4,7 @@
 //! |---|---|---|
 //! | sparse file | through the kernel | a flush (fdatasync), or a write with FUA |
 //! | block device | through the kernel, O_DIRECT | the same, or at once if the device has no volatile cache |
+//! | image of Ceph | from librbd's threads | at once: there is no cache |
 //! | memory | on the spot, reads by reference | never: nothing survives a restart |
 //! | null | on the spot, zeroes | never |
 //!
@@ -29,6 +30,7 @@ mod lock;
 pub mod mark;
 mod memory;
 mod null;
+pub mod rbd;
 pub mod retry;
 pub mod sidecar;
 pub mod snapshot;
@@ -73,6 +75,10 @@ pub fn open(spec: &VolumeSpec) -> Result<Volume, OpenError> {
 /// # Errors
 /// As [`open`].
 pub fn open_in_place_of(old: &Volume, spec: &VolumeSpec) -> Result<Volume, OpenError> {
+    if let Storage::Rbd(place) = &spec.storage {
+        let storage = Storage::Rbd(rbd::after(old, place));
+        return open_with(&VolumeSpec { storage, ..spec.clone() }, None);
+    }
     open_with(spec, disk_of(old, |disk| disk.place().cloned()).flatten())
 }
 
@@ -97,6 +103,10 @@ pub fn grow(volume: &Volume, spec: &VolumeSpec) -> Result<Volume, OpenError> {
     let grown = match (&spec.storage, disk) {
         (Storage::File(what), Some(disk)) => file::grow(spec, what, disk)?,
         (Storage::Block { path }, Some(disk)) => device::again(spec, path, disk.opened())?,
+        (Storage::Rbd(place), _) => match any.and_then(|any| any.downcast_ref::<rbd::Rbd>()) {
+            Some(old) => rbd::grow(spec, place, old)?,
+            None => return Err(OpenError::Fixed { volume: spec.storage.to_string() }),
+        },
         (Storage::Null { size }, _) if any.is_some_and(|any| any.is::<null::Null>()) => {
             null::open(spec, *size)?
         }
@@ -190,6 +200,8 @@ pub fn foresee(spec: &VolumeSpec) -> Result<(), OpenError> {
     match &spec.storage {
         Storage::File(file) => file::foresee(spec, file),
         Storage::Block { path } => device::foresee(path),
+        // Only the cluster can tell.
+        Storage::Rbd(_) => Ok(()),
         Storage::Memory { size } => named("memory volume", *size),
         Storage::Null { size } => named("null volume", *size),
     }
@@ -215,6 +227,7 @@ fn open_with(spec: &VolumeSpec, place: Option<Arc<lock::Lock>>) -> Result<Volume
     let volume = match &spec.storage {
         Storage::File(file) => file::open(spec, file, place),
         Storage::Block { path } => device::open(spec, path),
+        Storage::Rbd(place) => rbd::open(spec, place),
         Storage::Memory { size } => memory::open(spec, *size),
         Storage::Null { size } => null::open(spec, *size),
     }?;

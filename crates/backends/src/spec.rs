@@ -4,6 +4,7 @@ use std::fmt;
 use std::path::PathBuf;
 
 use crate::layers::Layer;
+use crate::rbd::Place;
 
 /// A volume to open with [`open`](crate::open).
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -45,6 +46,8 @@ pub enum Storage {
         /// The device's path.
         path: PathBuf,
     },
+    /// In an image of Ceph, for this server alone by the image's exclusive lock.
+    Rbd(Place),
     /// In memory. Nothing survives a restart.
     Memory {
         /// Capacity in bytes.
@@ -61,6 +64,7 @@ impl fmt::Display for Storage {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::File(FileSpec { path, .. }) | Self::Block { path } => path.display().fmt(f),
+            Self::Rbd(place) => place.name.fmt(f),
             Self::Memory { .. } => f.write_str("memory volume"),
             Self::Null { .. } => f.write_str("null volume"),
         }

@@ -77,6 +77,13 @@ pub trait Channel<B, Q> {
     /// request is finished; `None` if a further step was queued (a short read, the flush of FUA).
     fn advance(&mut self, done: IoDone<B>, io: &mut Q) -> Option<Completion<B>>;
 
+    /// A further answer that came with the end of the operation that [`advance`](Self::advance) took last, or `None` if there
+    /// is none left. To be called until then, where one wake-up tells of many answers.
+    fn more(&mut self, io: &mut Q) -> Option<Completion<B>> {
+        let _ = io;
+        None
+    }
+
     /// Asks that the request with this tag be given up if it has not started. It is answered in
     /// any case, with `Error::Cancelled` if it took no effect.
     fn cancel(&mut self, tag: u64, io: &mut Q);

@@ -161,6 +161,10 @@ impl Channel<Payload, Ring> for LayeredChannel {
         }
     }
 
+    fn more(&mut self, io: &mut Ring) -> Option<Completion<Payload>> {
+        self.inner.more(io)
+    }
+
     fn cancel(&mut self, tag: u64, io: &mut Ring) {
         match self.waiting.held.iter().find(|(_, held)| held.request.tag == tag) {
             Some((slot, held)) if held.wait.hang.is_none() => io.cancel(self.token(slot as u32)),

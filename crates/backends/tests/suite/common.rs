@@ -121,7 +121,11 @@ impl Driver for OnLoop {
             assert!(start.elapsed() < PATIENCE, "a disk operation has not ended");
             self.ring.wait(Some(PATIENCE), &mut self.events).expect("the event loop runs");
             for event in self.events.drain(..) {
-                let Event::Disk { token, buf, result } = event else { continue };
+                let (token, buf, result) = match event {
+                    Event::Disk { token, buf, result } => (token, buf, result),
+                    Event::Readable { token } => (token, None, Ok(0)),
+                    _ => continue,
+                };
                 let io = parse_disk_token(token).expect("a disk operation's token");
                 assert_eq!(io.channel, 7);
                 ended.push(IoDone { slot: io.slot, buf: buf.map(Payload::Buf), result });

@@ -5,6 +5,7 @@ mod conformance;
 mod growing;
 mod layers;
 mod opening;
+mod rbd;
 mod running;
 mod slow;
 mod snapshots;

@@ -111,8 +111,11 @@ impl<'a, D: Driver> Runner<'a, D> {
         self.driver.wait(&mut ended);
         for done in ended {
             let (channel, queue) = self.driver.channel();
-            if let Some(done) = channel.advance(done, queue) {
+            let mut next = channel.advance(done, queue);
+            while let Some(done) = next {
                 self.take(done);
+                let (channel, queue) = self.driver.channel();
+                next = channel.more(queue);
             }
         }
         for _ in 0..self.waiting.len() {

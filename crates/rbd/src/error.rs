@@ -1,0 +1,142 @@
+//! What can go wrong, in sentences that say what to do.
+
+use std::io;
+
+use crate::ImageName;
+
+/// Why there are no volumes on Ceph in this process.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum Missing {
+    /// A library cannot be opened.
+    #[error(
+        "volumes on Ceph need {file}, which cannot be opened ({reason}): install the libraries of Ceph, on Debian and \
+         Ubuntu the packages librados2 and librbd1"
+    )]
+    File {
+        /// The name or path that was tried.
+        file: String,
+        /// What the system says about it.
+        reason: String,
+    },
+    /// A library is too old.
+    #[error(
+        "volumes on Ceph need a newer {file}, as this one has no function {function}: install librados2 and librbd1 of \
+         Ceph 16 or newer"
+    )]
+    Function {
+        /// The library's name or path.
+        file: String,
+        /// The function's name.
+        function: &'static str,
+    },
+}
+
+/// Why an image cannot be used, without its name.
+#[derive(Debug, thiserror::Error)]
+pub enum Error {
+    /// The libraries are missing.
+    #[error(transparent)]
+    Missing(#[from] Missing),
+    /// The configuration of Ceph cannot be read.
+    #[error(
+        "the configuration of Ceph {path} cannot be read ({source}): give the right one as `ceph-conf`"
+    )]
+    Conf {
+        /// The file.
+        path: String,
+        /// What librados says about it.
+        source: io::Error,
+    },
+    /// A setting of Ceph that would endanger data.
+    #[error("Ceph's setting {option} is \"{value}\" for this client: {why}")]
+    Setting {
+        /// Its name.
+        option: String,
+        /// Its value.
+        value: String,
+        /// What it would do, and what to set instead.
+        why: &'static str,
+    },
+    /// The cluster does not let the user in, or is not reached.
+    #[error("the cluster of {conf} does not let client.{user} in ({source}): {step}")]
+    Connect {
+        /// The configuration of Ceph.
+        conf: String,
+        /// The user, without `client.`.
+        user: String,
+        /// What librados says about it.
+        source: io::Error,
+        /// What to look at.
+        step: &'static str,
+    },
+    /// The pool cannot be used.
+    #[error(
+        "the pool {pool} cannot be used ({source}): see `ceph osd pool ls`, and the user's caps in `ceph auth get`"
+    )]
+    Pool {
+        /// The pool's name.
+        pool: String,
+        /// What librados says about it.
+        source: io::Error,
+    },
+    /// The image is not there.
+    #[error("there is no such image: make it with `rbd create --size SIZE {}`", name.plain())]
+    NoImage {
+        /// Its name.
+        name: ImageName,
+    },
+    /// A feature that would let two clients write, or write twice.
+    #[error("{text}: `rbd feature {step} {} {feature}`", name.plain())]
+    Feature {
+        /// Its name.
+        name: ImageName,
+        /// What is wrong.
+        text: &'static str,
+        /// What puts it right: enable or disable.
+        step: &'static str,
+        /// The feature's name.
+        feature: &'static str,
+    },
+    /// Somebody else has the exclusive lock.
+    #[error(
+        "the image is in use by the client {owner} (`rbd lock ls {}`): stop that one first; if its machine is dead \
+         for sure, shut it out for good with `ceph osd blocklist add {owner} 315360000`, then remove its lock", name.plain()
+    )]
+    Locked {
+        /// Its name.
+        name: ImageName,
+        /// The address of the client that has the lock.
+        owner: String,
+    },
+    /// There was no answer in time.
+    #[error("the cluster did not answer within {seconds} s: see `ceph -s`")]
+    Late {
+        /// How long it was waited for.
+        seconds: u64,
+    },
+    /// Something that has no sentence of its own.
+    #[error("cannot {what}: {source}")]
+    Failed {
+        /// What was tried.
+        what: &'static str,
+        /// What the library says about it.
+        source: io::Error,
+    },
+}
+
+impl Error {
+    /// The error of a call that returns a negative error number.
+    pub(crate) fn of(what: &'static str, returned: i32) -> Self {
+        Self::Failed { what, source: errno(returned) }
+    }
+
+    /// True if the storage may be there again without any change: the cluster was not reached, or somebody had the lock.
+    pub const fn may_pass(&self) -> bool {
+        matches!(self, Self::Connect { .. } | Self::Locked { .. } | Self::Late { .. })
+    }
+}
+
+/// What the system calls a negative error number that a library returned.
+pub(crate) fn errno(returned: i32) -> io::Error {
+    io::Error::from_raw_os_error(returned.saturating_abs())
+}
