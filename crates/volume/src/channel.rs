@@ -100,6 +100,15 @@ impl ChannelHandle {
         done
     }
 
+    /// As [`Channel::more`].
+    pub fn more(&mut self, ring: &mut Ring) -> Option<Completion<Payload>> {
+        let mut done = self.channel.more(ring);
+        if let Some(done) = &mut done {
+            self.judge(done);
+        }
+        done
+    }
+
     /// As [`Channel::cancel`].
     pub fn cancel(&mut self, tag: u64, ring: &mut Ring) {
         self.channel.cancel(tag, ring);

@@ -461,12 +461,17 @@ impl<C: Command> Executor<C> {
         // A channel stays until its last request is answered.
         let Some(Some(channel)) = self.storage.channels.get_mut(number) else { return };
         let done = IoDone { slot: token.slot, buf, result };
-        if let Some(completion) = channel.advance(done, &mut self.storage.ring) {
+        let mut next = channel.advance(done, &mut self.storage.ring);
+        if next.is_none() {
+            return;
+        }
+        while let Some(completion) = next {
             channel.end(self.storage.now);
             self.storage.done.push(completion);
-            self.resubmit(number);
-            self.close_channel(number);
+            next = channel.more(&mut self.storage.ring);
         }
+        self.resubmit(number);
+        self.close_channel(number);
     }
 
     /// The channel has room again.

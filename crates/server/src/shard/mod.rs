@@ -240,7 +240,13 @@ impl<F: Front> Shard<F> {
                 }
             }
             RingEvent::Woken => self.read_mail(),
-            RingEvent::Readable { token } => self.rdma_readable(token.0 & !KIND),
+            RingEvent::Readable { token } => match lunet_backends::parse_disk_token(token) {
+                Some(io) => {
+                    self.front.exec.disk_done(io, None, Ok(0));
+                    self.front.take_answers(&mut self.conns);
+                }
+                None => self.rdma_readable(token.0 & !KIND),
+            },
         }
     }
 
