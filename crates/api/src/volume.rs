@@ -11,6 +11,8 @@ words! {
         File = "file",
         /// On a block device.
         Block = "block",
+        /// In an image of Ceph.
+        Rbd = "rbd",
         /// In memory, until the server ends.
         Memory = "memory",
         /// Nowhere: reads give zeroes.

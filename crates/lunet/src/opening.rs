@@ -109,6 +109,8 @@ impl Failure {
             OpenError::MissingDevice { .. } if known => Kind::Missing,
             OpenError::CutShort { .. } => Kind::CutShort,
             OpenError::Another { .. } => Kind::Another,
+            // The others are served without it, also if it is new: its cluster may be there later.
+            OpenError::Image { .. } => Kind::Missing,
             OpenError::MoreThanMemory { .. } => Kind::Memory,
             _ => Kind::Other,
         };
@@ -243,6 +245,9 @@ fn open_with(
         file.create = makes && file.size.is_some();
         file.grow = file.size.is_some();
         file.known = before.as_ref().map(record::Record::known);
+    }
+    if let Storage::Rbd(place) = &mut spec.storage {
+        place.before = before.as_ref().and_then(record::Record::owner);
     }
     let volume = storage(&spec).map_err(|error| {
         if let OpenError::NotStable { error, .. } = &error {

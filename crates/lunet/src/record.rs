@@ -15,7 +15,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::config::{Backend, Volume};
 use crate::trouble::At;
-use crate::{failures, identity};
+use crate::{failures, identity, serve};
 
 /// The version of the file's form.
 const VERSION: u32 = 1;
@@ -51,6 +51,13 @@ pub enum Storage {
     Block {
         /// What it calls itself, if it does.
         device: Option<String>,
+    },
+    /// An image of Ceph.
+    Rbd {
+        /// The id that its pool gave it.
+        image: String,
+        /// Whom the image's lock named as its owner: the process of this server that had it open last.
+        owner: Option<String>,
     },
 }
 
@@ -95,6 +102,11 @@ pub fn keep(
     before: Option<&Record>,
     unstable: impl FnOnce(i32),
 ) -> Result<()> {
+    if let Some((image, owner)) = lunet_backends::rbd::identity(volume) {
+        let path = PathBuf::from(serve::spec(config, data).storage.to_string());
+        let (size, storage) = (volume.caps().bytes(), Storage::Rbd { image, owner });
+        return write(data, config, Record { version: VERSION, path, size, storage }, before);
+    }
     let Some(place) = config.path(data) else { return Ok(()) };
     let storage = match config.backend {
         Backend::File { .. } => Storage::File {
@@ -105,7 +117,11 @@ pub fn keep(
     };
     let absolute = std::path::absolute(&place).context("cannot tell where files are")?;
     let size = volume.caps().bytes();
-    let now = Record { version: VERSION, path: absolute, size, storage };
+    write(data, config, Record { version: VERSION, path: absolute, size, storage }, before)
+}
+
+/// Writes a record, unless it is as it was.
+fn write(data: &Path, config: &Volume, now: Record, before: Option<&Record>) -> Result<()> {
     if before == Some(&now) {
         return Ok(());
     }
@@ -156,6 +172,7 @@ impl Record {
         match config.backend {
             Backend::File { .. } => matches!(self.storage, Storage::File { .. }),
             Backend::Block { .. } => matches!(self.storage, Storage::Block { .. }),
+            Backend::Rbd { .. } => matches!(self.storage, Storage::Rbd { .. }),
             Backend::Memory { .. } | Backend::Null { .. } => false,
         }
     }
@@ -164,6 +181,7 @@ impl Record {
     pub fn known_by(self) -> Option<String> {
         match self.storage {
             Storage::File { mark: known, .. } | Storage::Block { device: known } => known,
+            Storage::Rbd { image, .. } => Some(image),
         }
     }
 
@@ -171,7 +189,7 @@ impl Record {
     pub fn known(&self) -> Known {
         let mark = match &self.storage {
             Storage::File { mark, .. } => mark.clone(),
-            Storage::Block { .. } => None,
+            Storage::Block { .. } | Storage::Rbd { .. } => None,
         };
         Known { size: self.size, mark }
     }
@@ -182,8 +200,32 @@ impl Record {
         file_system(&self.path).is_some_and(|now| now != before)
     }
 
+    /// The owner of the image's lock that this server's last process was.
+    pub fn owner(&self) -> Option<String> {
+        match &self.storage {
+            Storage::Rbd { owner, .. } => owner.clone(),
+            Storage::File { .. } | Storage::Block { .. } => None,
+        }
+    }
+
+    /// Compares an open image with the one that it was.
+    fn differs_from_image(&self, before: &str, volume: &lunet_backends::Volume) -> Option<String> {
+        let (now, _) = lunet_backends::rbd::identity(volume)?;
+        let size = volume.caps().bytes();
+        if now != before {
+            return Some(format!(
+                "the image has the id {now}, and had {before}: it is another one"
+            ));
+        }
+        let fits = size >= self.size;
+        (!fits).then(|| format!("the image has {}, and had {}", Size(size), Size(self.size)))
+    }
+
     /// Compares an open device with the one that it was. Gives back what is different, as the end of a sentence.
     pub fn differs(&self, volume: &lunet_backends::Volume) -> Option<String> {
+        if let Storage::Rbd { image: before, .. } = &self.storage {
+            return self.differs_from_image(before, volume);
+        }
         let Storage::Block { device: before } = &self.storage else { return None };
         let (now, size) = (lunet_backends::device_identity(volume), volume.caps().bytes());
         let known = match (before, &now) {

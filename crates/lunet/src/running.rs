@@ -234,6 +234,21 @@ impl Running {
         thread.map(drop).context("cannot start a thread to read the configuration")
     }
 
+    /// Looks what others have done with images of Ceph that are served, and takes larger ones over, in a thread of its own.
+    ///
+    /// # Errors
+    /// The system has no thread to give.
+    pub fn look_at_images(&self) -> Result<()> {
+        let changed = self.manager.images();
+        if changed.is_empty() {
+            return Ok(());
+        }
+        let manager = self.manager.clone();
+        let look = move || changed.iter().for_each(|name| manager.image_changed(name));
+        let thread = thread::spawn("images", look);
+        thread.map(drop).context("cannot start a thread to look at images of Ceph")
+    }
+
     /// Ends what runs, and flushes and closes all volumes.
     ///
     /// # Errors

@@ -8,6 +8,7 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use anyhow::{Context, Result, anyhow, bail};
+use lunet_backends::rbd::Place;
 use lunet_backends::{Access, FileSpec, OpenError, Storage, VolumeSpec};
 use lunet_front_iscsi::{Layout, LogicalUnit, MAX_DISCOVERY, TargetEntry, VolumeEntry, World};
 use lunet_front_nvme::{Concatenation, SubsystemEntry, TlsKey};
@@ -47,6 +48,9 @@ const QUEUES: usize = 9;
 /// How often it is looked whether the event loops are alive.
 const CHECK: Duration = Duration::from_secs(1);
 
+/// How long the end of a server waits until images of Ceph are closed and their locks let go of.
+const CLOSE_IMAGES: Duration = Duration::from_secs(10);
+
 /// Serves until SIGTERM or SIGINT.
 ///
 /// # Errors
@@ -55,6 +59,12 @@ const CHECK: Duration = Duration::from_secs(1);
 pub fn serve(options: &Options) -> Result<()> {
     let ended = serve_until(options);
     helper::end();
+    // A lock that is not let go of is in the way of the next server.
+    if !lunet_backends::rbd::wait_until_closed(CLOSE_IMAGES) {
+        tracing::warn!(
+            "the cluster of Ceph does not answer: images are left locked, until lunet serves them again"
+        );
+    }
     ended
 }
 
@@ -164,6 +174,7 @@ fn wait(
         if running.failed() {
             return Ok(());
         }
+        running.look_at_images()?;
     }
 }
 
@@ -465,6 +476,12 @@ pub(crate) fn spec(volume: &Volume, data: &Path) -> VolumeSpec {
             },
         }),
         Backend::Block { path } => Storage::Block { path: path.clone() },
+        Backend::Rbd { image, conf, user, keyring } => Storage::Rbd(Place {
+            conf: conf.clone(),
+            user: user.clone(),
+            keyring: keyring.clone(),
+            ..Place::new(image.clone())
+        }),
         Backend::Memory { size } => Storage::Memory { size: *size },
         Backend::Null { size } => Storage::Null { size: *size },
     };

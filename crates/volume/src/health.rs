@@ -56,6 +56,11 @@ pub enum Cause {
     Missing,
     /// Another file or device is at its path. Reads go on; nothing is written or flushed.
     Replaced,
+    /// Another client of Ceph has the image, or this one was shut out of the cluster. Nothing is read, written or flushed.
+    TakenOver {
+        /// The error number by which it was found out.
+        errno: i32,
+    },
     /// The file or device has become smaller than the volume. Reads go on; nothing is written or flushed.
     CutShort {
         /// Its size now, in bytes.
@@ -77,7 +82,11 @@ impl Cause {
     const fn bit(&self) -> u32 {
         match self {
             Self::WriteBack { .. } => WRITE_BACK,
-            Self::NotServed | Self::Missing | Self::Replaced | Self::CutShort { .. } => STORAGE,
+            Self::NotServed
+            | Self::Missing
+            | Self::Replaced
+            | Self::TakenOver { .. }
+            | Self::CutShort { .. } => STORAGE,
         }
     }
 }
@@ -106,6 +115,12 @@ impl fmt::Display for Cause {
             ),
             Self::Replaced => f.write_str(
                 "another file or device is at its path: nothing is written to it any more",
+            ),
+            Self::TakenOver { errno } => write!(
+                f,
+                "its image of Ceph was taken over by another client, or this one was shut out of the cluster ({}): \
+                 nothing is read from it or written to it any more",
+                std::io::Error::from_raw_os_error(*errno)
             ),
             Self::CutShort { bytes } => write!(
                 f,

@@ -140,6 +140,7 @@ pub enum VolumeCommand {
 pub enum Backend {
     File,
     Block,
+    Rbd,
     Memory,
     Null,
 }
@@ -159,6 +160,7 @@ impl From<Backend> for lunet_api::Backend {
         match backend {
             Backend::File => Self::File,
             Backend::Block => Self::Block,
+            Backend::Rbd => Self::Rbd,
             Backend::Memory => Self::Memory,
             Backend::Null => Self::Null,
         }

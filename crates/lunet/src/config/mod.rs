@@ -24,6 +24,7 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use lunet_backends::layers::Layer;
+use lunet_backends::rbd::ImageName;
 use lunet_front_nvme::Tls;
 use lunet_scsi::alua::{AccessState, Alua};
 use lunet_scsi::{Designator, Threshold};
@@ -251,6 +252,17 @@ pub enum Backend {
         /// The device node, such as /dev/zvol/tank/vm.
         path: PathBuf,
     },
+    /// An image of Ceph.
+    Rbd {
+        /// Its name.
+        image: ImageName,
+        /// The configuration of Ceph; /etc/ceph/ceph.conf if left out.
+        conf: Option<PathBuf>,
+        /// The user of the cluster, without `client.`; admin if left out.
+        user: Option<String>,
+        /// The file with the user's key, which is a secret; by the configuration of Ceph if left out.
+        keyring: Option<PathBuf>,
+    },
     /// Memory; gone when the server stops.
     Memory {
         /// In bytes.
@@ -332,7 +344,7 @@ impl Volume {
             Backend::File { path: Some(path), .. } => Some(data.join(path)),
             Backend::File { path: None, .. } => Some(data.join(format!("{}.img", self.name))),
             Backend::Block { path, .. } => Some(path.clone()),
-            Backend::Memory { .. } | Backend::Null { .. } => None,
+            Backend::Rbd { .. } | Backend::Memory { .. } | Backend::Null { .. } => None,
         }
     }
 
@@ -340,7 +352,7 @@ impl Volume {
     pub fn size(&self) -> Option<u64> {
         match self.backend {
             Backend::File { size, .. } => size,
-            Backend::Block { .. } => None,
+            Backend::Block { .. } | Backend::Rbd { .. } => None,
             Backend::Memory { size } | Backend::Null { size } => Some(size),
         }
     }

@@ -5,6 +5,7 @@ use std::path::Path;
 use std::time::Duration;
 
 use lunet_backends::layers::{Effect, Layer, Ops, Rate, Which};
+use lunet_backends::rbd::ImageName;
 use proptest::prelude::*;
 
 use super::*;
@@ -325,6 +326,23 @@ fn volumes_have_what_their_backend_needs_and_nothing_else() {
             "threshold",
             "provisioning = \"full\"",
         ),
+        ("backend = \"rbd\"", 2, "image", "is missing"),
+        ("backend = \"rbd\"\nimage = \"rbd/a\"", 4, "image", "rbd://POOL/IMAGE"),
+        ("backend = \"rbd\"\nimage = \"rbd://p/a@s\"", 4, "image", "rbd://POOL/IMAGE"),
+        ("backend = \"rbd\"\nimage = \"rbd://p/a\"\nsize = 512", 5, "size", "no meaning"),
+        (
+            "backend = \"rbd\"\nimage = \"rbd://p/a\"\nceph-user = \"client.x\"",
+            5,
+            "ceph-user",
+            "without \"client.\": \"x\"",
+        ),
+        (
+            "backend = \"rbd\"\nimage = \"rbd://p/a\"\nceph-conf = \"ceph.conf\"",
+            5,
+            "ceph-conf",
+            "absolute path",
+        ),
+        ("backend = \"file\"\nceph-keyring = \"/k\"", 4, "ceph-keyring", "no meaning"),
         ("backend = \"file\"\nsize = 1000", 4, "size", "a multiple of the block size, 512"),
         ("backend = \"file\"\nsize = 0", 4, "size", "from 512 B"),
         ("backend = \"file\"\nblock-size = 520", 4, "block-size", "must be 512 or 4096"),
@@ -338,6 +356,16 @@ fn volumes_have_what_their_backend_needs_and_nothing_else() {
     ] {
         one(&with(&format!("[volumes.a]\n{lines}")), line, &format!("volumes.a.{key}"), words);
     }
+    let text = with("[volumes.a]\nbackend = 'rbd'\nimage = 'rbd://p/n/a'\nceph-user = 'gw'\nceph-keyring = '/k'");
+    assert_eq!(
+        check(&text).expect("an image").volumes[0].backend,
+        Backend::Rbd {
+            image: ImageName::parse("rbd://p/n/a").expect("a name"),
+            conf: None,
+            user: Some("gw".to_owned()),
+            keyring: Some("/k".into()),
+        }
+    );
     let text = with("[volumes.a]\nbackend = 'file'\nblock-size = 4096\nphysical-block-size = 512");
     one(&text, 5, "volumes.a.physical-block-size", "smaller than block-size");
     one(&with("[volumes.'../x']\nbackend = 'file'"), 2, "volumes.../x", "name of a volume");

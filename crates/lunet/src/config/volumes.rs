@@ -12,6 +12,7 @@ use super::schema;
 use super::sections::path;
 use super::{Backend, Cache, Provisioning, Volume};
 use crate::names;
+use lunet_backends::rbd::ImageName;
 
 /// The largest volume: what a file offset can express, in bytes.
 pub(super) const MAX_SIZE: u64 = 1 << 62;
@@ -27,12 +28,18 @@ const PROVISIONINGS: &[(&str, Provisioning)] =
 enum Kind {
     File,
     Block,
+    Rbd,
     Memory,
     Null,
 }
 
-const KINDS: &[(&str, Kind)] =
-    &[("file", Kind::File), ("block", Kind::Block), ("memory", Kind::Memory), ("null", Kind::Null)];
+const KINDS: &[(&str, Kind)] = &[
+    ("file", Kind::File),
+    ("block", Kind::Block),
+    ("rbd", Kind::Rbd),
+    ("memory", Kind::Memory),
+    ("null", Kind::Null),
+];
 
 /// Keys that only some backends have.
 const ONLY: &[(&str, &[Kind])] = &[
@@ -42,6 +49,10 @@ const ONLY: &[(&str, &[Kind])] = &[
     ("write-cache", &[Kind::File, Kind::Block]),
     ("provisioning", &[Kind::File]),
     ("threshold", &[Kind::File]),
+    ("image", &[Kind::Rbd]),
+    ("ceph-conf", &[Kind::Rbd]),
+    ("ceph-user", &[Kind::Rbd]),
+    ("ceph-keyring", &[Kind::Rbd]),
 ];
 
 /// A volume of the file; `value` is None if something is wrong with it (noted).
@@ -219,12 +230,45 @@ fn backend(
             table.missing("path", mistakes);
             Some(Backend::Block { path: place? })
         }
+        Kind::Rbd => {
+            table.missing("image", mistakes);
+            image(table, mistakes)
+        }
         Kind::Memory | Kind::Null => {
             table.missing("size", mistakes);
             let size = bytes?;
             Some(if kind == Kind::Null { Backend::Null { size } } else { Backend::Memory { size } })
         }
     }
+}
+
+/// `image`, and how its cluster is reached.
+fn image(table: &Section<'_>, mistakes: &mut Mistakes) -> Option<Backend> {
+    let name: Convert<'_, ImageName> =
+        &|value| ImageName::parse(&string(value)?).map_err(|refusal| refusal.to_string());
+    let user: Convert<'_, String> = &|value| {
+        let text = string(value)?;
+        let known = |c: char| c.is_ascii_graphic() && c != '/';
+        match text.strip_prefix("client.") {
+            Some(rest) => Err(format!("is written without \"client.\": \"{rest}\"")),
+            None if text.is_empty() || !text.chars().all(known) => {
+                Err("must be the name of a user of Ceph".to_owned())
+            }
+            None => Ok(text),
+        }
+    };
+    let absolute: Convert<'_, PathBuf> = &|value| {
+        path(value).and_then(|path| match path.is_absolute() {
+            true => Ok(path),
+            false => Err("must be an absolute path".to_owned()),
+        })
+    };
+    let file =
+        |key, mistakes: &mut Mistakes| table.get(key, absolute, mistakes).map(|found| found.value);
+    let (conf, keyring) = (file("ceph-conf", mistakes), file("ceph-keyring", mistakes));
+    let user = table.get("ceph-user", user, mistakes).map(|found| found.value);
+    let image = table.get("image", name, mistakes)?.value;
+    Some(Backend::Rbd { image, conf, user, keyring })
 }
 
 fn word(kind: Kind) -> &'static str {

@@ -119,7 +119,9 @@ impl Manager {
     fn check_foretellable(&self, now: &Served, change: &Change) -> Result<()> {
         let device = |name: &str| {
             let open = now.open.get(name);
-            open.is_some_and(|open| matches!(open.config.backend, Backend::Block { .. }))
+            open.is_some_and(|open| {
+                matches!(open.config.backend, Backend::Block { .. } | Backend::Rbd { .. })
+            })
         };
         match change {
             Change::ReopenVolume { .. }

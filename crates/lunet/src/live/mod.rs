@@ -26,6 +26,7 @@ mod differences;
 mod effects;
 mod foretell;
 mod identity;
+mod images;
 mod journal;
 mod lists;
 mod nvme;

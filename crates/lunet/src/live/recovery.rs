@@ -117,7 +117,7 @@ fn unserved<'a>(now: &'a Served, name: &str) -> Result<Unserved<'a>> {
     let faults = open.health.faults();
     let kind = faults.iter().find_map(|fault| match fault.cause {
         Cause::Missing => Some(Kind::Missing),
-        Cause::Replaced => Some(Kind::Another),
+        Cause::Replaced | Cause::TakenOver { .. } => Some(Kind::Another),
         Cause::CutShort { .. } => Some(Kind::CutShort),
         Cause::NotServed | Cause::WriteBack { .. } => None,
     });

@@ -306,7 +306,7 @@ pub fn fault(fault: lunet_volume::Fault) -> Fault {
         Cause::WriteBack { .. } => FaultState::WriteBackFailed,
         Cause::NotServed => FaultState::NotServed,
         Cause::Missing => FaultState::StorageMissing,
-        Cause::Replaced => FaultState::StorageReplaced,
+        Cause::Replaced | Cause::TakenOver { .. } => FaultState::StorageReplaced,
         Cause::CutShort { .. } => FaultState::StorageCutShort,
     };
     Fault { state, since: fault.since, text: fault.cause.to_string() }

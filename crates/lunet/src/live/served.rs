@@ -163,6 +163,7 @@ pub fn backend(volume: &config::Volume) -> lunet_api::Backend {
     match volume.backend {
         Backend::File { .. } => lunet_api::Backend::File,
         Backend::Block { .. } => lunet_api::Backend::Block,
+        Backend::Rbd { .. } => lunet_api::Backend::Rbd,
         Backend::Memory { .. } => lunet_api::Backend::Memory,
         Backend::Null { .. } => lunet_api::Backend::Null,
     }

@@ -165,7 +165,7 @@ pub fn with_size(config: &config::Volume, bytes: u64) -> config::Volume {
     match &mut config.backend {
         Backend::File { size, .. } => *size = Some(bytes),
         Backend::Memory { size } | Backend::Null { size } => *size = bytes,
-        Backend::Block { .. } => {}
+        Backend::Block { .. } | Backend::Rbd { .. } => {}
     }
     config
 }

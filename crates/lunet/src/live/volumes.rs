@@ -107,7 +107,18 @@ impl Manager {
             _ => {}
         }
         match (&open.config.backend, size) {
-            (Backend::Block { .. }, None) => self.look_again(now, open, None)?,
+            (Backend::Block { .. } | Backend::Rbd { .. }, None) => {
+                self.look_again(now, open, None)?;
+            }
+            (Backend::Rbd { image, .. }, Some(size)) => {
+                lunet_backends::rbd::resize(&open.volume, size)?;
+                self.look_again(now, open, None).with_context(|| {
+                    format!(
+                        "{image} has its new size, but lunet cannot take it over: `lunet volume resize {name}` tries \
+                         again"
+                    )
+                })?;
+            }
             (Backend::Block { path }, Some(size)) => {
                 let Ok(dataset) = Dataset::of_device(path) else {
                     return refuse(

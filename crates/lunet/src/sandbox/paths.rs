@@ -30,6 +30,7 @@ const AMONG_THEM: &[&str] = &["/dev", "/var/lib", "/var/opt", "/var/tmp"];
 /// What it reads of them: libraries that are loaded at run time (RDMA), users and groups, the time zone, names, and what the kernel
 /// and services tell.
 const READ: &[&str] = &[
+    "/etc/ceph",
     "/etc/group",
     "/etc/hosts",
     "/etc/ld.so.cache",
@@ -90,6 +91,11 @@ impl Reach {
             if let (Backend::File { .. }, Some(path)) = (&volume.backend, volume.path(&plan.data)) {
                 let path = path.canonicalize().unwrap_or(path);
                 reach.used.insert(files::parent(&path).to_path_buf());
+            }
+        }
+        for volume in &plan.config.volumes {
+            if let Backend::Rbd { conf, keyring, .. } = &volume.backend {
+                reach.read.extend(conf.iter().chain(keyring).map(|file| with_its_directory(file)));
             }
         }
         let control = &plan.config.control;
@@ -160,8 +166,6 @@ pub fn limit(reach: &Reach) -> Result<Limited> {
     let rules = Ruleset::default()
         .set_compatibility(CompatLevel::BestEffort)
         .handle_access(AccessFs::from_all(KNOWN))?
-        // Nobody is connected to.
-        .handle_access(AccessNet::ConnectTcp)?
         .scope(Scope::Signal)?
         .create()?;
     let uses = AccessFs::from_all(KNOWN)
@@ -172,7 +176,16 @@ pub fn limit(reach: &Reach) -> Result<Limited> {
     let rules = add(rules, &reach.read, reads)?;
     let rules = add(rules, &reach.listed, AccessFs::ReadDir.into())?;
     let rules = add(rules, &reach.removed, AccessFs::RemoveDir.into())?;
-    Ok(match rules.restrict_self()?.ruleset {
+    let files = rules.restrict_self()?.ruleset;
+    // Clients of Ceph connect to their cluster. Their threads come from this one, which has the limits of now.
+    lunet_backends::rbd::begin()?;
+    // Nobody else connects to anybody.
+    Ruleset::default()
+        .set_compatibility(CompatLevel::BestEffort)
+        .handle_access(AccessNet::ConnectTcp)?
+        .create()?
+        .restrict_self()?;
+    Ok(match files {
         RulesetStatus::FullyEnforced => Limited::Whole,
         RulesetStatus::PartiallyEnforced => Limited::Part,
         RulesetStatus::NotEnforced => Limited::Not,
