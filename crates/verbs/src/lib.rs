@@ -12,7 +12,7 @@
 //!    [`Adapter::open_endpoint`] makes one of an id. Work is queued without a system call, and
 //!    [`Adapter::flush`] hands a whole list to the device in one call.
 //!
-//! Only this crate and `lunet-ring` have unsafe code. The rules here:
+//! Only this crate, `lunet-ring` and `lunet-rbd` have unsafe code. The rules here:
 //! - Work owns its buffers from the moment it is queued. They are in a slot that only its own
 //!   completion frees, or the end of the queue pair, after which the device touches nothing.
 //! - A registration keeps its memory mapped, and goes before it.

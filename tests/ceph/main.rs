@@ -1,0 +1,394 @@
+//! Volumes that are images of Ceph, on a real cluster of three OSDs, which is made for this test and ends with it.
+
+use std::fs;
+use std::io::{BufRead, BufReader, Read};
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::sync::OnceLock;
+use std::thread::sleep;
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result, ensure};
+use lunet_e2e::data::scratch;
+use lunet_e2e::process::{output, run};
+use lunet_e2e::server::{Serve, Server};
+use lunet_e2e::sources::root;
+use lunet_e2e::wire::scsi::{capacity, read16, sense_code, unmap, unmap_list, write16};
+use lunet_e2e::wire::{Login, Session};
+use serde_json::Value;
+
+const TARGET: &str = "iqn.2026-11.local.lunet:ceph";
+const BLOCK: usize = 512;
+const GOOD: u8 = 0;
+
+/// For one command of Ceph's on a loaded machine.
+const PATIENCE: Duration = Duration::from_secs(60);
+
+/// Programs that a cluster needs, and the packages of Debian that have them.
+const PROGRAMS: [(&str, &str); 4] = [
+    ("ceph-mon", "ceph-mon"),
+    ("ceph-mgr", "ceph-mgr"),
+    ("ceph-osd", "ceph-osd"),
+    ("rbd", "ceph-common"),
+];
+
+/// A running cluster. Its supervisor ends it when this process does, by the end of the pipe.
+struct Cluster {
+    directory: PathBuf,
+    _supervisor: Child,
+}
+
+/// The cluster of this process; `None` if Ceph is not installed, which is said.
+fn cluster() -> Option<&'static Cluster> {
+    static CLUSTER: OnceLock<Option<Cluster>> = OnceLock::new();
+    CLUSTER
+        .get_or_init(|| {
+            let is_there = |program: &str| {
+                std::env::split_paths(&std::env::var_os("PATH").unwrap_or_default())
+                    .any(|folder| folder.join(program).is_file())
+            };
+            let missing: Vec<&str> = PROGRAMS
+                .iter()
+                .filter(|(program, _)| !is_there(program))
+                .map(|(_, package)| *package)
+                .collect();
+            if !missing.is_empty() {
+                eprintln!(
+                    "skipped: there is no Ceph here; install the packages {}",
+                    missing.join(", ")
+                );
+                return None;
+            }
+            Some(Cluster::start().expect("the cluster starts"))
+        })
+        .as_ref()
+}
+
+impl Cluster {
+    fn start() -> Result<Self> {
+        // The supervisor removes it.
+        let directory = scratch("lunet-ceph-")?.keep();
+        let me = std::process::id();
+        let address = format!("127.{}.{}.{}", 64 + me / 65536 % 64, me / 256 % 256, me % 254 + 1);
+        let mut supervisor = Command::new(script())
+            .arg(&directory)
+            .args(["run", &address])
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .spawn()?;
+        let mut said = String::new();
+        let out = supervisor.stdout.take().context("no output")?;
+        BufReader::new(out).read_line(&mut said)?;
+        ensure!(said == "ready\n", "the cluster does not get ready: see above");
+        Ok(Self { directory, _supervisor: supervisor })
+    }
+
+    fn conf(&self) -> PathBuf {
+        self.directory.join("ceph.conf")
+    }
+
+    fn script(&self, words: &[&str]) -> Result<String> {
+        output(Command::new(script()).arg(&self.directory).args(words), PATIENCE)
+    }
+
+    fn rbd(&self, words: &[&str]) -> Result<String> {
+        output(Command::new("rbd").arg("--conf").arg(self.conf()).args(words), PATIENCE)
+    }
+
+    /// Makes an image of so many MiB.
+    fn image(&self, name: &str, mib: u64) -> Result<()> {
+        self.rbd(&["create", name, "--size", &format!("{mib}M")]).map(drop)
+    }
+
+    /// What the cluster has of an image, read by Ceph's own client past the lock.
+    fn content(&self, name: &str) -> Result<Vec<u8>> {
+        let mut child = Command::new("rbd")
+            .arg("--conf")
+            .arg(self.conf())
+            .args(["export", "--no-progress", name, "-"])
+            .stdout(Stdio::piped())
+            .spawn()?;
+        let mut bytes = Vec::new();
+        child.stdout.take().context("no output")?.read_to_end(&mut bytes)?;
+        ensure!(child.wait()?.success(), "rbd export of {name} failed");
+        Ok(bytes)
+    }
+
+    /// A server with one image as LUN 0, that keeps what it has to know in `data`.
+    fn serve(&self, image: &str, data: &Path) -> Serve {
+        Serve::config(config(image, &self.conf(), "")).data(data)
+    }
+}
+
+/// A configuration with one image as LUN 0, and more keys for its volume.
+fn config(image: &str, conf: &Path, more: &str) -> String {
+    format!(
+        "[[portal]]\naddress = '127.0.0.1:0'\n[volumes.a]\nbackend = 'rbd'\nimage = 'rbd://rbd/{image}'\n\
+         ceph-conf = '{}'\n{more}\n[[target]]\nname = '{TARGET}'\nluns = ['a']\n",
+        conf.display()
+    )
+}
+
+fn script() -> PathBuf {
+    root().join("tests/ceph/cluster")
+}
+
+fn log_in(server: &Server) -> Result<Session> {
+    let mut session = Session::open(&Login::new(server.portal(), TARGET))?;
+    session.settle(0)?;
+    Ok(session)
+}
+
+/// Bytes that depend on their place and on `salt`.
+fn pattern(salt: usize, len: usize) -> Vec<u8> {
+    (0..len).map(|i| ((i / BLOCK * 31) ^ (i % 251) ^ (salt * 97)) as u8).collect()
+}
+
+/// The volume as `volume list` has it.
+fn volume(server: &Server) -> Result<Value> {
+    let list: Value = serde_json::from_str(&server.tell(&["volume", "list", "--json"])?)?;
+    let list = list.as_array().context("a list")?;
+    list.iter().find(|one| one["name"] == "a").cloned().context("volume a")
+}
+
+/// Asks until something is so.
+fn until(limit: Duration, mut is: impl FnMut() -> Result<bool>) -> Result<()> {
+    let end = Instant::now() + limit;
+    while !is()? {
+        ensure!(Instant::now() < end, "it does not come to be within {limit:?}");
+        sleep(Duration::from_millis(200));
+    }
+    Ok(())
+}
+
+#[test]
+fn what_a_client_writes_is_in_the_image_and_comes_back() -> Result<()> {
+    let Some(ceph) = cluster() else { return Ok(()) };
+    ceph.image("data", 64)?;
+    let data = scratch("lunet-rbd-")?;
+    let server = ceph.serve("data", data.path()).start()?;
+    let mut session = log_in(&server)?;
+    let found = capacity(&mut session, 0)?;
+    assert_eq!((found.blocks, found.block_size as usize), (64 << 11, BLOCK));
+    let mut expected = vec![0; 64 << 20];
+    // Within one object of 4 MiB, over the border of two, at the very end, and single blocks.
+    let last = (64 << 11) - 1;
+    for (salt, (lba, blocks)) in
+        [(0, 8), (8191, 2), (8000, 1024), (20_000, 1), (last, 1), (40_000, 2048)]
+            .into_iter()
+            .enumerate()
+    {
+        let bytes = pattern(salt, blocks * BLOCK);
+        session.write(0, lba, &bytes, BLOCK)?;
+        expected[lba as usize * BLOCK..][..bytes.len()].copy_from_slice(&bytes);
+        assert!(session.read(0, lba, blocks as u32, BLOCK)? == bytes, "LBA {lba}");
+    }
+    // FUA.
+    let mut cdb = write16(30_000, 8);
+    cdb[1] = 8;
+    let bytes = pattern(9, 8 * BLOCK);
+    assert_eq!(session.execute(0, &cdb, bytes.len(), &bytes)?.status, GOOD);
+    expected[30_000 * BLOCK..][..bytes.len()].copy_from_slice(&bytes);
+    session.flush(0)?;
+    // Whole objects, parts of them, and less than Ceph gives back by itself.
+    for (lba, blocks) in [(40_960_u64, 512_u32), (8100, 7), (41_984, 64)] {
+        let answer = session.execute(0, &unmap(24), 24, &unmap_list(lba, blocks))?;
+        assert_eq!(answer.status, GOOD, "unmap at {lba}: {:?}", sense_code(&answer));
+        expected[lba as usize * BLOCK..][..blocks as usize * BLOCK].fill(0);
+    }
+    assert!(ceph.content("data")? == expected, "the image differs from what was written");
+    for lba in (0..64 << 11).step_by(4096) {
+        let read = session.read(0, lba, 4096, BLOCK)?;
+        assert!(read == expected[lba as usize * BLOCK..][..read.len()], "LBA {lba} differs");
+    }
+    compares_and_writes(&mut session)?;
+    session.logout()?;
+    server.stop()?;
+    Ok(())
+}
+
+/// COMPARE AND WRITE with what is there, and with what is not.
+fn compares_and_writes(session: &mut Session) -> Result<()> {
+    let (old, new) = (session.read(0, 16, 1, BLOCK)?, pattern(77, BLOCK));
+    let mut cdb = [0; 16];
+    (cdb[0], cdb[9], cdb[13]) = (0x89, 16, 1);
+    let both = [old, new.clone()].concat();
+    let answer = session.execute(0, &cdb, both.len(), &both)?;
+    assert_eq!(answer.status, GOOD, "{:?}", sense_code(&answer));
+    assert!(session.read(0, 16, 1, BLOCK)? == new);
+    // MISCOMPARE DURING VERIFY OPERATION.
+    let answer = session.execute(0, &cdb, both.len(), &both)?;
+    assert_eq!(sense_code(&answer), Some((0x0E, 0x1D, 0x00)));
+    assert!(session.read(0, 16, 1, BLOCK)? == new);
+    Ok(())
+}
+
+#[test]
+fn an_image_belongs_to_one_server_and_to_the_same_one_after_its_death() -> Result<()> {
+    let Some(ceph) = cluster() else { return Ok(()) };
+    ceph.image("lock", 16)?;
+    let (data, other) = (scratch("lunet-rbd-")?, scratch("lunet-rbd-")?);
+    let server = ceph.serve("lock", data.path()).start()?;
+    let bytes = pattern(1, 8 * BLOCK);
+    log_in(&server)?.write(0, 100, &bytes, BLOCK)?;
+    // A second server serves everything but this image, and says who has it.
+    let second = ceph.serve("lock", other.path()).quiet().start()?;
+    let fault = volume(&second)?["fault"].to_string();
+    let holder = ceph.rbd(&["lock", "ls", "lock", "--format", "json"])?;
+    let holder: Value = serde_json::from_str(&holder)?;
+    let address = holder[0]["address"].as_str().context("the lock has an owner")?;
+    assert!(
+        fault.contains("is in use by the client") && fault.contains(address),
+        "{fault} {address}"
+    );
+    second.stop()?;
+    // A server that ends lets go of the lock.
+    server.stop()?;
+    assert_eq!(ceph.rbd(&["lock", "ls", "lock", "--format", "json"])?.trim(), "[]");
+    let server = ceph.serve("lock", data.path()).start()?;
+    assert!(log_in(&server)?.read(0, 100, 8, BLOCK)? == bytes);
+    // One that is killed cannot, and its own next one takes it over without waiting for Ceph's 30 s.
+    server.kill()?;
+    let begun = Instant::now();
+    let server = ceph.serve("lock", data.path()).start()?;
+    let mut session = log_in(&server)?;
+    assert!(session.read(0, 100, 8, BLOCK)? == bytes);
+    session.write(0, 200, &bytes, BLOCK)?;
+    assert!(begun.elapsed() < Duration::from_secs(20), "it took {:?}", begun.elapsed());
+    server.stop()?;
+    Ok(())
+}
+
+#[test]
+fn an_osd_that_stands_still_costs_time_and_nothing_else() -> Result<()> {
+    let Some(ceph) = cluster() else { return Ok(()) };
+    ceph.image("frozen", 64)?;
+    let data = scratch("lunet-rbd-")?;
+    let server = ceph.serve("frozen", data.path()).start()?;
+    let mut session = log_in(&server)?;
+    ceph.script(&["stop-osd", "1"])?;
+    let goes_on = std::thread::spawn(move || {
+        sleep(Duration::from_secs(4));
+        ceph.script(&["cont-osd", "1"])
+    });
+    // All parts of the image: some have a copy there, and wait.
+    let begun = Instant::now();
+    let written = (0..32).try_for_each(|turn| {
+        session.write(0, turn * 4096, &pattern(turn as usize, 64 * BLOCK), BLOCK)
+    });
+    let took = begun.elapsed();
+    goes_on.join().map_err(|_| anyhow::anyhow!("the thread has failed"))??;
+    written?;
+    ensure!(took > Duration::from_secs(2), "nothing has waited for the OSD: {took:?}");
+    for turn in 0..32 {
+        let read = session.read(0, turn * 4096, 64, BLOCK)?;
+        assert!(read == pattern(turn as usize, 64 * BLOCK), "write {turn} is lost");
+    }
+    server.stop()?;
+    Ok(())
+}
+
+#[test]
+fn an_image_that_grows_is_seen_whoever_has_resized_it() -> Result<()> {
+    let Some(ceph) = cluster() else { return Ok(()) };
+    ceph.image("grows", 16)?;
+    let data = scratch("lunet-rbd-")?;
+    let server = ceph.serve("grows", data.path()).start()?;
+    server.tell(&["volume", "resize", "a", "24MiB"])?;
+    let mut session = log_in(&server)?;
+    assert_eq!(capacity(&mut session, 0)?.blocks, 24 << 11);
+    let bytes = pattern(3, 8 * BLOCK);
+    session.write(0, (24 << 11) - 8, &bytes, BLOCK)?;
+    // The owner of the lock carries it out for the command.
+    ceph.rbd(&["resize", "grows", "--size", "32M", "--no-progress"])?;
+    until(PATIENCE, || Ok(volume(&server)?["size_bytes"] == 32 << 20))?;
+    session.settle(0)?;
+    assert_eq!(capacity(&mut session, 0)?.blocks, 32 << 11);
+    session.write(0, (32 << 11) - 8, &bytes, BLOCK)?;
+    assert!(session.read(0, (24 << 11) - 8, 8, BLOCK)? == bytes);
+    server.stop()?;
+    Ok(())
+}
+
+#[test]
+fn what_would_endanger_data_is_refused_in_one_sentence() -> Result<()> {
+    let Some(ceph) = cluster() else { return Ok(()) };
+    ceph.image("refused", 16)?;
+    let data = scratch("lunet-rbd-")?;
+    let conf = fs::read_to_string(ceph.conf())?;
+    let bad = data.path().join("bad.conf");
+    for (setting, words) in [
+        ("rados_osd_op_timeout = 30", "may still land over a newer one"),
+        ("rbd_persistent_cache_mode = ssd", "holds acknowledged writes"),
+        ("rbd_read_from_replica_policy = balance", "may be older"),
+        ("rbd_blocklist_expire_seconds = 60", "let in again"),
+    ] {
+        fs::write(&bad, conf.replace("[global]", &format!("[global]\n{setting}")))?;
+        let text = refused("refused", &bad)?;
+        assert!(
+            text.contains(words) && text.contains(setting.split(' ').next().unwrap_or("")),
+            "{text}"
+        );
+    }
+    ceph.rbd(&["config", "image", "set", "rbd/refused", "rbd_cache", "true"])?;
+    let text = refused("refused", &ceph.conf())?;
+    assert!(text.contains("rbd_cache") && text.contains("rbd config image rm"), "{text}");
+    ceph.rbd(&["create", "plain", "--size", "16M", "--image-feature", "layering"])?;
+    let text = refused("plain", &ceph.conf())?;
+    assert!(text.contains("rbd feature enable rbd/plain exclusive-lock"), "{text}");
+    ceph.rbd(&[
+        "create",
+        "journal",
+        "--size",
+        "16M",
+        "--image-feature",
+        "exclusive-lock,journaling",
+    ])?;
+    let text = refused("journal", &ceph.conf())?;
+    assert!(text.contains("rbd feature disable rbd/journal journaling"), "{text}");
+    let text = refused("nowhere", &ceph.conf())?;
+    assert!(text.contains("there is no such image"), "{text}");
+    Ok(())
+}
+
+/// Why a server does not serve an image. It serves all the same.
+fn refused(image: &str, conf: &Path) -> Result<String> {
+    let data = scratch("lunet-rbd-")?;
+    let server = Serve::config(config(image, conf, "")).data(data.path()).quiet().start()?;
+    let fault = volume(&server)?["fault"].to_string();
+    server.stop()?;
+    ensure!(fault != "null", "image {image} is served");
+    Ok(fault)
+}
+
+#[test]
+fn a_user_of_the_pool_alone_is_enough_for_a_server_without_root() -> Result<()> {
+    let Some(ceph) = cluster() else { return Ok(()) };
+    if !rustix::process::geteuid().is_root() {
+        eprintln!("skipped: only root can become another user");
+        return Ok(());
+    }
+    ceph.image("user", 16)?;
+    ceph.script(&["user", "gateway"])?;
+    let data = scratch("lunet-rbd-")?;
+    // For the other user: what it reads, and where it writes.
+    let keyring = data.path().join("keyring");
+    fs::copy(ceph.directory.join("keyring.client.gateway"), &keyring)?;
+    let conf = data.path().join("ceph.conf");
+    fs::copy(ceph.conf(), &conf)?;
+    run(Command::new("chown").args(["-R", "nobody"]).arg(data.path()), PATIENCE)?.success()?;
+    let more = format!("ceph-user = 'gateway'\nceph-keyring = '{}'", keyring.display());
+    let text = config("user", &conf, &more);
+    let serve = || Serve::config(text.clone()).data(data.path()).arguments(&["--user", "nobody"]);
+    let server = serve().start()?;
+    let mut session = log_in(&server)?;
+    let bytes = pattern(5, 8 * BLOCK);
+    session.write(0, 0, &bytes, BLOCK)?;
+    assert_eq!(session.execute(0, &read16(0, 8), 8 * BLOCK, &[])?.data, bytes);
+    server.kill()?;
+    // It may shut its own dead process out.
+    let server = serve().start()?;
+    assert!(log_in(&server)?.read(0, 0, 8, BLOCK)? == bytes);
+    server.stop()?;
+    Ok(())
+}
