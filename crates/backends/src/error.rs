@@ -122,7 +122,7 @@ pub enum OpenError {
     )]
     NotStable { path: PathBuf, error: io::Error },
     #[error("{name}: {error}")]
-    Image { name: lunet_rbd::ImageName, error: lunet_rbd::Error },
+    Image { name: lunet_rbd::ImageName, error: Box<lunet_rbd::Error> },
     #[error("{path}: cannot {action}: {error}")]
     Io { path: PathBuf, action: &'static str, error: io::Error },
 }

@@ -32,13 +32,13 @@ const WAKE: u32 = 0;
 
 pub(crate) fn open(spec: &VolumeSpec, place: &Place) -> Result<Volume, OpenError> {
     let place = Place { read_only: spec.read_only, ..place.clone() };
-    let failed = |error| OpenError::Image { name: place.name.clone(), error };
+    let failed = |error| OpenError::Image { name: place.name.clone(), error: Box::new(error) };
     let image = lunet_rbd::open(&place).map_err(failed)?;
     of_image(spec, image)
 }
 
 fn of_image(spec: &VolumeSpec, image: Arc<Image>) -> Result<Volume, OpenError> {
-    let failed = |error| OpenError::Image { name: image.name().clone(), error };
+    let failed = |error| OpenError::Image { name: image.name().clone(), error: Box::new(error) };
     let size = image.size().map_err(failed)?;
     let geometry = Geometry::new(spec, &image.name().to_string(), size, 512, 4096)?;
     Ok(Arc::new(Rbd {
@@ -79,7 +79,9 @@ fn fixed() -> OpenError {
 /// The cluster's, or that it is no such volume. It must not become smaller.
 pub fn resize(volume: &Volume, size: u64) -> Result<(), OpenError> {
     let image = image_of(volume).ok_or_else(fixed)?;
-    image.resize(size).map_err(|error| OpenError::Image { name: image.name().clone(), error })
+    image
+        .resize(size)
+        .map_err(|error| OpenError::Image { name: image.name().clone(), error: Box::new(error) })
 }
 
 /// The size in bytes that the image of a volume has by now. Blocks.
@@ -88,7 +90,9 @@ pub fn resize(volume: &Volume, size: u64) -> Result<(), OpenError> {
 /// The cluster's, or that it is no such volume.
 pub fn size(volume: &Volume) -> Result<u64, OpenError> {
     let image = image_of(volume).ok_or_else(fixed)?;
-    image.size().map_err(|error| OpenError::Image { name: image.name().clone(), error })
+    image
+        .size()
+        .map_err(|error| OpenError::Image { name: image.name().clone(), error: Box::new(error) })
 }
 
 /// What became of an image while it is served.

@@ -356,7 +356,9 @@ fn volumes_have_what_their_backend_needs_and_nothing_else() {
     ] {
         one(&with(&format!("[volumes.a]\n{lines}")), line, &format!("volumes.a.{key}"), words);
     }
-    let text = with("[volumes.a]\nbackend = 'rbd'\nimage = 'rbd://p/n/a'\nceph-user = 'gw'\nceph-keyring = '/k'");
+    let text = with(
+        "[volumes.a]\nbackend = 'rbd'\nimage = 'rbd://p/n/a'\nceph-user = 'gw'\nceph-keyring = '/k'",
+    );
     assert_eq!(
         check(&text).expect("an image").volumes[0].backend,
         Backend::Rbd {
