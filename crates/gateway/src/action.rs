@@ -1,0 +1,251 @@
+//! What the state machine is told, and what it wants done.
+
+use alloc::boxed::Box;
+use alloc::string::String;
+use alloc::vec::Vec;
+use core::time::Duration;
+
+use crate::{Access, Contents, Epoch, Gate, GatewayId, Record};
+
+/// How long a blocklist entry lasts. The cluster's default of an hour is too short: a gateway that was stopped for
+/// longer, as a suspended virtual machine is, would write over what its successor has written.
+pub const TEN_YEARS: Duration = Duration::from_secs(315_360_000);
+
+/// An operation that the machine asked for. Results of operations that it has given up mean nothing to it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct OpId(pub u64);
+
+/// A notify as the watcher gets it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct NotifyId(pub u64);
+
+/// A RADOS client. A new one has another address: it contains a random number.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct ClientName {
+    /// What is blocklisted: `192.0.2.7:0/2719412375`.
+    pub address: String,
+    /// How it is called as the owner of a lock: `client.4123`.
+    pub lock: String,
+}
+
+/// Why an operation on the cluster failed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Failure {
+    /// ECANCELED: the comparison of a compare-and-set failed.
+    Lost,
+    /// EROFS: another client has the lock.
+    ReadOnly,
+    /// ESHUTDOWN: this client is blocklisted.
+    Blocklisted,
+    /// ETIMEDOUT: it may still take effect.
+    TimedOut,
+    /// Anything else; it may still take effect, too.
+    Other(i32),
+}
+
+impl Failure {
+    /// By the number of Linux.
+    pub const fn from_errno(errno: i32) -> Self {
+        match errno {
+            125 => Self::Lost,
+            30 => Self::ReadOnly,
+            108 => Self::Blocklisted,
+            110 => Self::TimedOut,
+            other => Self::Other(other),
+        }
+    }
+
+    /// True if it says that this gateway owns the group no more.
+    pub const fn deposes(self) -> bool {
+        matches!(self, Self::ReadOnly | Self::Blocklisted)
+    }
+
+    /// True if what failed may take effect later: the range of a write stays fenced.
+    pub const fn may_take_effect(self) -> bool {
+        matches!(self, Self::TimedOut | Self::Other(_))
+    }
+}
+
+/// How an operation ended.
+pub type Result<T = Reply> = core::result::Result<T, Failure>;
+
+/// What an operation gives.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Reply {
+    /// It is done.
+    Done,
+    /// Of [`Action::NewClient`].
+    Client(ClientName),
+    /// Of [`Action::Look`]: the bytes of the record, and who holds the lock of each image.
+    Seen {
+        /// The record.
+        record: Vec<u8>,
+        /// Lock owners; images that nobody has locked are left out.
+        locks: Vec<ClientName>,
+    },
+    /// Of [`Action::ReadRecord`].
+    Record(Vec<u8>),
+    /// Of [`Action::Notify`], also when its time was over.
+    Acks {
+        /// Who has answered, and what.
+        acks: Vec<Ack>,
+        /// Every watcher has. Without watchers this is so, too.
+        all: bool,
+    },
+}
+
+/// The answer of a watcher.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Ack(pub Vec<u8>);
+
+/// An administrator's wish.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Order {
+    /// The group is to move to that gateway, in good order.
+    MoveTo(GatewayId),
+    /// This gateway is to take the group, whatever its owner does.
+    TakeOver,
+}
+
+/// Why an order is not carried out.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum Refusal {
+    /// The gateway has no connection to the cluster, or is changing its part already.
+    #[error("the gateway is not ready for it: try again")]
+    NotReady,
+    /// It owns the group.
+    #[error("the gateway owns the group already")]
+    IsOwner,
+    /// There is no such gateway in the record.
+    #[error("the group has no such gateway")]
+    Unknown,
+    /// Commands under way did not end in time: the gateway goes on as the owner.
+    #[error("commands under way did not end in time; the gateway goes on as the owner")]
+    NotDrained,
+}
+
+/// A request on reservations.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Request {
+    /// Of an initiator here, by the caller's number.
+    Local(u64),
+    /// Forwarded by another gateway.
+    Remote(NotifyId),
+}
+
+/// The answer to a request of an initiator here.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Answer {
+    /// What the owner's execution gave.
+    Body(Vec<u8>),
+    /// Of a report: the record as it was after the request had come.
+    Record(Box<Record>),
+    /// Nothing was done, and nothing will be: BUSY.
+    Busy,
+    /// Nobody knows whether it was done: the connection is aborted without a status.
+    Unknown,
+}
+
+/// A unit attention for every nexus of the group at this gateway.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Attention {
+    /// ASYMMETRIC ACCESS STATE CHANGED, 2Ah/06h; over NVMe the ANA change event.
+    AccessChanged,
+    /// RESERVATIONS PREEMPTED, 2Ah/03h: they are not those that were known here.
+    ReservationsChanged,
+    /// I_T NEXUS LOSS OCCURRED, 29h/07h: commands of nexuses were lost.
+    NexusLoss,
+}
+
+/// What happens to a gateway.
+#[derive(Clone, Debug)]
+pub enum Input {
+    /// Time has passed; see [`Gateway::timeout`](crate::Gateway::timeout).
+    Tick,
+    /// An operation has ended.
+    Done(OpId, Result),
+    /// A notify came in; it is answered by [`Action::Acknowledge`].
+    Notified(NotifyId, Vec<u8>),
+    /// The watch of the client that this [`Action::NewClient`] made is broken.
+    WatchFailed(OpId),
+    /// I/O of that client failed.
+    IoFailed(OpId, Failure),
+    /// An administrator wants something.
+    Order(Order),
+    /// PERSISTENT RESERVE OUT of an initiator here.
+    Reserve(u64, Vec<u8>),
+    /// PERSISTENT RESERVE IN of an initiator here.
+    Report(u64),
+    /// [`Action::Execute`] was done on a copy: what the record is to contain, and the answer.
+    Executed(Request, Box<Contents>, Vec<u8>),
+    /// [`Action::Apply`] was done.
+    Applied(Request),
+}
+
+/// What a gateway is to do, in this order. Operations with an [`OpId`] end with [`Input::Done`], and may take for ever.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Action {
+    /// Make a RADOS client, open the images without their locks, watch the record.
+    NewClient(OpId),
+    /// Close the images and end the RADOS client: nothing that it has not sent is sent any more.
+    DropClient {
+        /// Locks that it holds are released first, if that is done within a second.
+        release: bool,
+    },
+    /// Read the record.
+    ReadRecord(OpId),
+    /// Read the record, then the lock owner of each image.
+    Look(OpId),
+    /// Blocklist that address for so long.
+    Blocklist(OpId, String, Duration),
+    /// Have this client wait for the latest OSD map.
+    WaitForMap(OpId),
+    /// Break the locks of that client, and of no other. Images that it does not hold stay as they are.
+    BreakLock(OpId, ClientName),
+    /// Acquire the lock of each image, exclusively.
+    Acquire(OpId),
+    /// Read each image's header again.
+    Refresh(OpId),
+    /// Write the record if it has that epoch and revision.
+    Swap {
+        /// The operation.
+        op: OpId,
+        /// What it must have.
+        expect: (Epoch, u64),
+        /// The new record.
+        record: Box<Record>,
+    },
+    /// Notify all watchers, and wait for so long for their answers.
+    Notify(OpId, Vec<u8>, Duration),
+    /// Answer a notify.
+    Acknowledge(NotifyId, Vec<u8>),
+    /// The gate has changed. When it opens, each connection is pinged.
+    Gate(Gate),
+    /// The gate is closed, and answers of commands under way are thrown away from here on.
+    StopAnswering(Gate),
+    /// Abort every connection of the group. Bytes that were not read stay unread, and nothing is answered.
+    AbortConnections,
+    /// Take up reservations, mode pages, marks and pending unit attentions. The gate opens next.
+    Load(Box<Record>),
+    /// Raise a unit attention.
+    Attention(Attention),
+    /// Report these access states from here on.
+    Access(Epoch, Access),
+    /// Wait until no command of the group is under way.
+    Drain(OpId),
+    /// Flush each image.
+    Flush(OpId),
+    /// Release the lock of each image.
+    Release(OpId),
+    /// Execute PERSISTENT RESERVE OUT on a copy of the reservations, and hold back commands that they decide about until
+    /// [`Self::Apply`] or [`Self::Abandon`].
+    Execute(Request, Vec<u8>),
+    /// The change is in the record: it takes effect. What it aborts has to end before [`Input::Applied`].
+    Apply(Request),
+    /// The change is given up, as this gateway has fenced itself.
+    Abandon(Request),
+    /// Answer an initiator's request on reservations.
+    Answer(u64, Answer),
+    /// Tell the administrator that an order is not carried out.
+    Refuse(Order, Refusal),
+}

@@ -1,0 +1,212 @@
+//! The record as bytes. There is one encoding of a record: whatever is read encodes to the same bytes again.
+
+use alloc::vec::Vec;
+
+use lunet_reservations::{Kind, MAX_REGISTRATIONS};
+
+use crate::bytes::{Reader, Writer};
+use crate::record::{
+    Contents, Invalid, MAX_ATTENTIONS, MAX_MODES, MAX_NAME, MAX_PORTS, MAX_REGISTRANT, MAX_VOLUMES,
+    Owner, Pending, Port, Record, Registered, Reserved, Sanitize, Volume,
+};
+use crate::{ClientName, Epoch, GatewayId};
+
+const MAGIC: [u8; 4] = *b"LGRP";
+/// A gateway that reads another version leaves the group alone.
+const VERSION: u16 = 1;
+/// Bytes of a record at the most: what an object's omap value may have in any case.
+const MAX_RECORD: usize = 16 << 20;
+
+/// Why bytes are no record or message.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum Malformed {
+    /// They end too early.
+    #[error("it ends too early")]
+    Short,
+    /// Something goes beyond its limit.
+    #[error("a part of it is too long")]
+    Long,
+    /// Something follows behind the end.
+    #[error("something follows behind its end")]
+    Trailing,
+    /// A text is no UTF-8.
+    #[error("a text in it is no UTF-8")]
+    Text,
+    /// A number stands for nothing.
+    #[error("a number in it stands for nothing")]
+    Value,
+    /// They do not begin as they should.
+    #[error("it is none of lunet")]
+    Magic,
+    /// Of another version of lunet.
+    #[error("version {0} of it is not known")]
+    Version(u16),
+    /// It can be read, and makes no sense.
+    #[error(transparent)]
+    Invalid(#[from] Invalid),
+}
+
+impl Record {
+    /// Its bytes.
+    ///
+    /// # Errors
+    /// It [makes no sense](Self::check).
+    pub fn encode(&self) -> Result<Vec<u8>, Invalid> {
+        self.check()?;
+        let mut to = Writer(Vec::with_capacity(256));
+        to.0.extend(MAGIC);
+        to.u16(VERSION);
+        to.u64(self.epoch.0);
+        to.u64(self.revision);
+        match (&self.owner, self.heir) {
+            (Some(Owner { gateway, client }), _) => {
+                to.u8(1);
+                to.u16(gateway.0);
+                to.bytes(client.address.as_bytes());
+                to.bytes(client.lock.as_bytes());
+            }
+            (None, Some(heir)) => {
+                to.u8(2);
+                to.u16(heir.0);
+            }
+            (None, None) => to.u8(0),
+        }
+        to.bytes(self.target.as_bytes());
+        to.u16(self.ports.len() as u16);
+        for Port { gateway, group, relative } in &self.ports {
+            [gateway.0, *group, *relative].into_iter().for_each(|number| to.u16(number));
+        }
+        self.contents.encode(&mut to);
+        Ok(to.0)
+    }
+
+    /// Reads all of the bytes.
+    ///
+    /// # Errors
+    /// They are no record, or one that makes no sense.
+    pub fn decode(bytes: &[u8]) -> Result<Self, Malformed> {
+        if bytes.len() > MAX_RECORD {
+            return Err(Malformed::Long);
+        }
+        let mut from = Reader(bytes);
+        if from.array()? != MAGIC {
+            return Err(Malformed::Magic);
+        }
+        match from.u16()? {
+            VERSION => {}
+            other => return Err(Malformed::Version(other)),
+        }
+        let (epoch, revision) = (Epoch(from.u64()?), from.u64()?);
+        let (mut owner, mut heir) = (None, None);
+        match from.u8()? {
+            0 => {}
+            1 => {
+                let gateway = GatewayId(from.u16()?);
+                let (address, lock) = (from.text(MAX_NAME)?, from.text(MAX_NAME)?);
+                owner = Some(Owner { gateway, client: ClientName { address, lock } });
+            }
+            2 => heir = Some(GatewayId(from.u16()?)),
+            _ => return Err(Malformed::Value),
+        }
+        let target = from.text(MAX_NAME)?;
+        let mut ports = Vec::new();
+        for _ in 0..from.count(MAX_PORTS)? {
+            let (gateway, group, relative) = (GatewayId(from.u16()?), from.u16()?, from.u16()?);
+            ports.push(Port { gateway, group, relative });
+        }
+        let contents = Contents::decode(&mut from)?;
+        from.end()?;
+        let record = Self { epoch, revision, owner, heir, target, ports, contents };
+        record.check()?;
+        Ok(record)
+    }
+}
+
+impl Contents {
+    fn encode(&self, to: &mut Writer) {
+        to.u16(self.volumes.len() as u16);
+        for volume in &self.volumes {
+            to.bytes(volume.image.as_bytes());
+            to.0.extend(volume.naa);
+            to.bytes(volume.serial.as_bytes());
+            volume.reserved.encode(to);
+            to.bytes(&volume.modes);
+            to.u8(match volume.sanitize {
+                Sanitize::None => 0,
+                Sanitize::Sanitizing => 1,
+                Sanitize::Formatting => 2,
+            });
+        }
+        to.u16(self.pending.len() as u16);
+        for Pending { volume, nexus, asc } in &self.pending {
+            to.u8(*volume);
+            to.bytes(nexus.0.as_bytes());
+            to.bytes(&nexus.1);
+            to.0.extend(asc);
+        }
+    }
+
+    fn decode(from: &mut Reader<'_>) -> Result<Self, Malformed> {
+        let mut contents = Self::default();
+        for _ in 0..from.count(MAX_VOLUMES)? {
+            contents.volumes.push(Volume {
+                image: from.text(MAX_NAME)?,
+                naa: from.array()?,
+                serial: from.text(MAX_NAME)?,
+                reserved: Reserved::decode(from)?,
+                modes: from.bytes(MAX_MODES)?.into(),
+                sanitize: match from.u8()? {
+                    0 => Sanitize::None,
+                    1 => Sanitize::Sanitizing,
+                    2 => Sanitize::Formatting,
+                    _ => return Err(Malformed::Value),
+                },
+            });
+        }
+        for _ in 0..from.count(MAX_ATTENTIONS)? {
+            let volume = from.u8()?;
+            let nexus = (from.text(MAX_NAME)?, from.bytes(MAX_REGISTRANT)?.into());
+            contents.pending.push(Pending { volume, nexus, asc: from.array()? });
+        }
+        Ok(contents)
+    }
+}
+
+/// No reservation; otherwise the number is the kind's place in [`Kind::ALL`] and one more.
+const FREE: u8 = 0;
+/// All registrants hold it, or nobody.
+const NO_HOLDER: u16 = u16::MAX;
+
+impl Reserved {
+    fn encode(&self, to: &mut Writer) {
+        to.u32(self.generation);
+        let place = self.kind.and_then(|kind| Kind::ALL.iter().position(|other| *other == kind));
+        to.u8(place.map_or(FREE, |at| at as u8 + 1));
+        to.u16(self.holder.unwrap_or(NO_HOLDER));
+        to.u16(self.registrations.len() as u16);
+        for Registered { family, name, key } in &self.registrations {
+            to.bytes(family.as_bytes());
+            to.bytes(name);
+            to.u64(*key);
+        }
+    }
+
+    fn decode(from: &mut Reader<'_>) -> Result<Self, Malformed> {
+        let generation = from.u32()?;
+        let kind = match from.u8()? {
+            FREE => None,
+            number => {
+                let kind = Kind::ALL.get(usize::from(number) - 1);
+                Some(*kind.ok_or(Malformed::Value)?)
+            }
+        };
+        let holder = Some(from.u16()?).filter(|at| *at != NO_HOLDER);
+        let mut registrations = Vec::new();
+        for _ in 0..from.count(MAX_REGISTRATIONS)? {
+            let family = from.text(MAX_NAME)?;
+            let name = from.bytes(MAX_REGISTRANT)?.into();
+            registrations.push(Registered { family, name, key: from.u64()? });
+        }
+        Ok(Self { generation, registrations, kind, holder })
+    }
+}

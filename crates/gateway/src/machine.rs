@@ -1,0 +1,379 @@
+//! The state machine of one gateway for one group.
+
+use alloc::boxed::Box;
+use alloc::collections::{BTreeMap, VecDeque};
+use alloc::vec::Vec;
+use core::time::Duration;
+
+use crate::moving::Moving;
+use crate::requests::Change;
+use crate::standby::{Step, Takeover, Watch};
+use crate::{
+    Access, Action, Attention, ClientName, Epoch, Gate, GatewayId, Input, Message, NotifyId, OpId,
+    Order, Record, Refusal, Reply, Response, Result,
+};
+
+/// After how long a client is tried again that could not be made.
+const CLIENT_AGAIN: Duration = Duration::from_secs(1);
+/// How long announcements may take; nobody waits for them.
+const ANNOUNCE_LIMIT: Duration = Duration::from_secs(1);
+
+/// What a gateway is told of itself.
+#[derive(Clone, Copy, Debug)]
+pub struct Config {
+    /// Its number: no other gateway of the group has it.
+    pub me: GatewayId,
+    /// Its place among the gateways of the group, from 0 on: who is first takes over first.
+    pub rank: u32,
+}
+
+/// What a gateway is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Condition {
+    /// Without a RADOS client: it has just started, or was fenced.
+    Fenced,
+    /// It does not own the group.
+    Standby,
+    /// On its way to own it.
+    TakingOver,
+    /// It owns the group.
+    Owner,
+    /// It gives the group away.
+    Moving,
+}
+
+#[derive(Debug)]
+pub(crate) enum Role {
+    Fenced,
+    Standby(Watch),
+    TakingOver(Takeover),
+    Owner(Option<Change>),
+    Moving(Moving),
+}
+
+impl Role {
+    pub const fn owns(&self) -> bool {
+        matches!(self, Self::Owner(_) | Self::Moving(_))
+    }
+}
+
+/// What an operation under way is for.
+#[derive(Debug)]
+pub(crate) enum Purpose {
+    Client,
+    Read,
+    /// Sent at that time.
+    Ping(Duration),
+    Announce,
+    Takeover,
+    Move,
+    Change,
+    Report(u64),
+    Forward(u64),
+}
+
+#[derive(Debug)]
+enum Client {
+    /// To be made at that time.
+    None(Duration),
+    Making,
+    Ready(OpId, ClientName),
+}
+
+/// One gateway and one group.
+#[derive(Debug)]
+pub struct Gateway {
+    pub(crate) config: Config,
+    pub(crate) now: Duration,
+    pub(crate) role: Role,
+    pub(crate) gate: Gate,
+    /// The latest that is known of the record.
+    pub(crate) record: Option<Box<Record>>,
+    pub(crate) pending: BTreeMap<OpId, Purpose>,
+    client: Client,
+    operations: u64,
+    actions: VecDeque<Action>,
+}
+
+impl Gateway {
+    /// A gateway that has just started. Time counts from any moment, and only rises.
+    pub fn new(config: Config, now: Duration) -> Self {
+        let mut gateway = Self {
+            config,
+            now,
+            role: Role::Fenced,
+            gate: Gate::closed(Epoch(0)),
+            record: None,
+            pending: BTreeMap::new(),
+            client: Client::None(now),
+            operations: 0,
+            actions: VecDeque::new(),
+        };
+        gateway.make_client();
+        gateway
+    }
+
+    /// What it is.
+    pub const fn condition(&self) -> Condition {
+        match self.role {
+            Role::Fenced => Condition::Fenced,
+            Role::Standby(_) => Condition::Standby,
+            Role::TakingOver(_) => Condition::TakingOver,
+            Role::Owner(_) => Condition::Owner,
+            Role::Moving(_) => Condition::Moving,
+        }
+    }
+
+    /// Its gate.
+    pub const fn gate(&self) -> Gate {
+        self.gate
+    }
+
+    /// What it knows of the record.
+    pub fn record(&self) -> Option<&Record> {
+        self.record.as_deref()
+    }
+
+    /// The next thing to do.
+    pub fn action(&mut self) -> Option<Action> {
+        self.actions.pop_front()
+    }
+
+    /// When it wants [`Input::Tick`], if nothing else happens before.
+    pub fn timeout(&self) -> Option<Duration> {
+        match (&self.role, &self.client) {
+            (_, Client::None(at)) => Some(*at),
+            (Role::Standby(watch), _) => Some(watch.timeout()),
+            (Role::TakingOver(takeover), _) => Some(match takeover.step {
+                Step::Pausing(until) => until.min(takeover.limit),
+                _ => takeover.limit,
+            }),
+            (Role::Moving(moving), _) => Some(moving.limit),
+            (Role::Fenced | Role::Owner(_), _) => None,
+        }
+    }
+
+    /// Something has happened.
+    pub fn handle(&mut self, now: Duration, input: Input) {
+        self.now = self.now.max(now);
+        match input {
+            Input::Tick => {}
+            Input::Done(op, result) => self.done(op, result),
+            Input::Notified(notify, bytes) => self.notified(notify, &bytes),
+            Input::WatchFailed(client) if self.is_client(client) => self.watch_failed(),
+            Input::IoFailed(client, failure) if self.is_client(client) => self.io_failed(failure),
+            Input::WatchFailed(_) | Input::IoFailed(..) => {}
+            Input::Order(Order::TakeOver) => self.take_over(),
+            Input::Order(Order::MoveTo(to)) => self.order_move(to),
+            Input::Reserve(id, body) => self.reserve(id, body),
+            Input::Report(id) => self.report(id),
+            Input::Executed(request, contents, answer) => self.executed(request, *contents, answer),
+            Input::Applied(request) => self.applied(request),
+        }
+        if matches!(self.client, Client::None(at) if self.now >= at) {
+            self.make_client();
+        }
+        self.standby_tick();
+        self.look_for_vacancy();
+        self.takeover_tick();
+        self.move_is_late();
+    }
+
+    fn done(&mut self, op: OpId, result: Result) {
+        let Some(purpose) = self.pending.remove(&op) else { return };
+        match purpose {
+            Purpose::Client => self.client_made(op, result),
+            Purpose::Read => {
+                self.read(result);
+            }
+            Purpose::Ping(sent) => self.pinged(sent, result),
+            Purpose::Announce => {}
+            Purpose::Takeover => self.took(result),
+            Purpose::Move => self.moved(result),
+            Purpose::Change => self.written(result),
+            Purpose::Report(id) => self.reported(id, result),
+            Purpose::Forward(id) => self.forwarded(id, result),
+        }
+    }
+
+    fn notified(&mut self, notify: NotifyId, bytes: &[u8]) {
+        // Of another version: an answer that says nothing keeps its sender from waiting.
+        let Ok(message) = Message::decode(bytes) else {
+            return self.act(Action::Acknowledge(notify, Vec::new()));
+        };
+        let (Message::Ping(epoch)
+        | Message::Changed(epoch)
+        | Message::Forward(epoch, _)
+        | Message::Move(epoch, _)) = message;
+        if self.role.owns() && epoch > self.gate.epoch() {
+            return self.fence();
+        }
+        if !self.role.owns() {
+            self.acknowledge(notify, &Response::NotOwner(self.gate.epoch()));
+            if matches!(message, Message::Changed(_)) || epoch > self.gate.epoch() {
+                self.read_record();
+            }
+            return;
+        }
+        match message {
+            Message::Forward(epoch, body) => self.forward_came(notify, epoch, body),
+            Message::Move(wanted, to) => {
+                self.acknowledge(notify, &Response::Owner(self.gate.epoch()));
+                if wanted == self.gate.epoch() {
+                    self.begin_move(to);
+                }
+            }
+            Message::Ping(_) | Message::Changed(_) => {
+                self.acknowledge(notify, &Response::Owner(self.gate.epoch()));
+            }
+        }
+    }
+
+    fn order_move(&mut self, to: GatewayId) {
+        let epoch = self.gate.epoch();
+        match &self.role {
+            Role::Owner(_) => self.begin_move(to),
+            Role::Standby(_) => {
+                let op = self.operation(Purpose::Announce);
+                let message = Message::Move(epoch, to).encode();
+                self.act(Action::Notify(op, message, ANNOUNCE_LIMIT));
+            }
+            _ => self.act(Action::Refuse(Order::MoveTo(to), Refusal::NotReady)),
+        }
+    }
+
+    /// A client has to go: it is blocklisted, or has lost its watch.
+    fn watch_failed(&mut self) {
+        if self.role.owns() { self.fence() } else { self.renew_client(true) }
+    }
+
+    /// The owner is one no more, or cannot be sure. Nothing that was received so far is executed or answered.
+    pub(crate) fn fence(&mut self) {
+        self.gate = Gate::closed(self.gate.epoch());
+        self.act(Action::StopAnswering(self.gate));
+        if let Role::Owner(Some(change)) = &self.role {
+            let request = change.request();
+            self.act(Action::Abandon(request));
+        }
+        self.act(Action::AbortConnections);
+        self.act(Action::Attention(Attention::NexusLoss));
+        self.renew_client(false);
+    }
+
+    /// Ends the client, and with it all operations, and makes another.
+    pub(crate) fn renew_client(&mut self, release: bool) {
+        self.act(Action::DropClient { release });
+        self.give_up_requests();
+        self.role = Role::Fenced;
+        self.make_client();
+    }
+
+    fn make_client(&mut self) {
+        self.client = Client::Making;
+        let op = self.operation(Purpose::Client);
+        self.act(Action::NewClient(op));
+    }
+
+    fn client_made(&mut self, op: OpId, result: Result) {
+        let Ok(Reply::Client(name)) = result else {
+            self.client = Client::None(self.now + CLIENT_AGAIN);
+            return;
+        };
+        self.client = Client::Ready(op, name);
+        self.become_standby();
+        self.read_record();
+    }
+
+    pub(crate) fn become_standby(&mut self) {
+        self.role = Role::Standby(Watch::new(self.now, self.config.rank));
+        if self.gate.is_open() || self.gate != Gate::closed(self.gate.epoch()) {
+            self.set_gate(Gate::closed(self.gate.epoch()));
+        }
+    }
+
+    /// The record of a read. `None` if there is none, or if it says that this gateway has been deposed.
+    pub(crate) fn read(&mut self, result: Result) -> Option<Box<Record>> {
+        let record = match result {
+            Ok(Reply::Record(bytes)) => Box::new(Record::decode(&bytes).ok()?),
+            Err(failure) if failure.deposes() => {
+                self.watch_failed();
+                return None;
+            }
+            _ => return None,
+        };
+        if self.role.owns() {
+            if record.epoch > self.gate.epoch() {
+                self.fence();
+                return None;
+            }
+        } else {
+            self.adopt(record.clone());
+        }
+        Some(record)
+    }
+
+    /// A standby learns of a record, if it is newer than what it knows.
+    pub(crate) fn adopt(&mut self, record: Box<Record>) {
+        let known = self.record.as_deref();
+        let version = |record: &Record| (record.epoch, record.revision);
+        if known.is_some_and(|known| version(known) >= version(&record)) {
+            return;
+        }
+        let epoch = record.epoch;
+        if known.is_none_or(|known| known.epoch < epoch) {
+            let first = known.is_none();
+            let rank = self.config.rank;
+            if let Role::Standby(watch) = &mut self.role {
+                *watch = Watch::new(self.now, rank);
+            }
+            self.set_gate(Gate::closed(epoch));
+            self.act(Action::Access(epoch, Access::of(&record)));
+            if !first {
+                self.act(Action::Attention(Attention::AccessChanged));
+            }
+        }
+        let known = self.record.as_deref();
+        if known.is_some_and(|known| !known.contents.reserved_as(&record.contents)) {
+            self.act(Action::Attention(Attention::ReservationsChanged));
+        }
+        self.record = Some(record);
+    }
+
+    /// Tells all gateways to read the record.
+    pub(crate) fn announce(&mut self, epoch: Epoch) {
+        let op = self.operation(Purpose::Announce);
+        self.act(Action::Notify(op, Message::Changed(epoch).encode(), ANNOUNCE_LIMIT));
+    }
+
+    pub(crate) fn set_gate(&mut self, gate: Gate) {
+        self.gate = gate;
+        self.act(Action::Gate(gate));
+    }
+
+    /// The client, if there is one.
+    pub(crate) const fn client(&self) -> Option<&ClientName> {
+        match &self.client {
+            Client::Ready(_, name) => Some(name),
+            Client::None(_) | Client::Making => None,
+        }
+    }
+
+    fn is_client(&self, op: OpId) -> bool {
+        matches!(self.client, Client::Ready(ready, _) if ready == op)
+    }
+
+    pub(crate) fn operation(&mut self, purpose: Purpose) -> OpId {
+        self.operations += 1;
+        let op = OpId(self.operations);
+        self.pending.insert(op, purpose);
+        op
+    }
+
+    pub(crate) fn forget(&mut self, what: impl Fn(&Purpose) -> bool) {
+        self.pending.retain(|_, purpose| !what(purpose));
+    }
+
+    pub(crate) fn act(&mut self, action: Action) {
+        self.actions.push_back(action);
+    }
+}

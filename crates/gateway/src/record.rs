@@ -1,0 +1,267 @@
+//! The record of a group: what its gateways have to agree on.
+
+use alloc::string::String;
+use alloc::vec::Vec;
+
+use lunet_reservations::{Kind, MAX_REGISTRATIONS, Registrant, Registration, Saved};
+
+use crate::{ClientName, Epoch, GatewayId};
+
+/// Volumes of a group at the most.
+pub const MAX_VOLUMES: usize = 32;
+/// Target ports of a group at the most.
+pub const MAX_PORTS: usize = 64;
+/// Unit attentions that wait in the record at the most.
+pub const MAX_ATTENTIONS: usize = 256;
+/// Bytes of a volume's saved mode pages at the most.
+pub const MAX_MODES: usize = 1024;
+/// Bytes of a forwarded request or of its answer at the most.
+pub const MAX_BODY: usize = 4096;
+/// Bytes of a name at the most: 223 is the longest of iSCSI and NVMe.
+pub(crate) const MAX_NAME: usize = 223;
+/// Bytes of a registrant's name at the most.
+pub(crate) const MAX_REGISTRANT: usize = 512;
+
+/// What `lunet.group.<id>` contains.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Record {
+    /// Rises with each change of the owner.
+    pub epoch: Epoch,
+    /// Rises with each write of the record: what compare-and-set compares, with the epoch.
+    pub revision: u64,
+    /// Who serves the group; nobody between the two halves of a planned move.
+    pub owner: Option<Owner>,
+    /// Whom a planned move gives the group to.
+    pub heir: Option<GatewayId>,
+    /// The iSCSI name of the target, or the NQN of the subsystem.
+    pub target: String,
+    /// Target ports of all gateways.
+    pub ports: Vec<Port>,
+    /// What else is in it. Only its owner changes it within an epoch.
+    pub contents: Contents,
+}
+
+/// The owner of a group.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Owner {
+    /// Which gateway.
+    pub gateway: GatewayId,
+    /// Its RADOS client: what is to be blocklisted, and whose locks are to be broken.
+    pub client: ClientName,
+}
+
+/// A target port.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Port {
+    /// Whose it is.
+    pub gateway: GatewayId,
+    /// Its target port group (ALUA), or its ANA group; unique to the gateway.
+    pub group: u16,
+    /// Its relative target port identifier, or its controller's port id.
+    pub relative: u16,
+}
+
+/// What a takeover has to load beside the images.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Contents {
+    /// The volumes, each once.
+    pub volumes: Vec<Volume>,
+    /// Unit attentions of nexuses through other gateways than the owner that were not reported yet.
+    pub pending: Vec<Pending>,
+}
+
+/// A volume of the group.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Volume {
+    /// Its image: `pool[/namespace]/image`.
+    pub image: String,
+    /// Its NAA designator.
+    pub naa: [u8; 16],
+    /// Its unit serial number.
+    pub serial: String,
+    /// Its persistent reservations.
+    pub reserved: Reserved,
+    /// Its saved mode pages, as MODE SELECT gave them.
+    pub modes: Vec<u8>,
+    /// The mark of SANITIZE and FORMAT UNIT.
+    pub sanitize: Sanitize,
+}
+
+/// A mark that outlives the gateway that overwrites a volume.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Sanitize {
+    /// None is under way, and none has failed.
+    #[default]
+    None,
+    /// SANITIZE was begun: the volume is not to be used until one has succeeded.
+    Sanitizing,
+    /// FORMAT UNIT was begun: the same.
+    Formatting,
+}
+
+/// Persistent reservations of a volume. A record keeps them whether or not they survive a power loss elsewhere
+/// (APTPL): a takeover is none.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Reserved {
+    /// PRGENERATION.
+    pub generation: u32,
+    /// All registrations, the oldest first.
+    pub registrations: Vec<Registered>,
+    /// The kind of the reservation.
+    pub kind: Option<Kind>,
+    /// Which of the registrations holds it; `None` if there is none, or all do.
+    pub holder: Option<u16>,
+}
+
+/// A registration.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Registered {
+    /// The protocol that can read the name.
+    pub family: String,
+    /// The registrant's name.
+    pub name: Vec<u8>,
+    /// The reservation key, never 0.
+    pub key: u64,
+}
+
+/// A unit attention that a nexus has not been told yet.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Pending {
+    /// The volume's place in the list.
+    pub volume: u8,
+    /// The registrant's protocol and name.
+    pub nexus: (String, Vec<u8>),
+    /// Additional sense code and qualifier.
+    pub asc: [u8; 2],
+}
+
+/// What is wrong with a record.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("the group's record contradicts itself: {0}")]
+pub struct Invalid(pub &'static str);
+
+impl Reserved {
+    /// As the volume's reservations give them.
+    ///
+    /// # Errors
+    /// A registrant is of none of these protocols.
+    pub fn of(saved: &Saved, generation: u32, families: &[&str]) -> Result<Self, Invalid> {
+        let named = |registration: &Registration| {
+            let found = families
+                .iter()
+                .find_map(|family| Some((*family, registration.registrant.name_in(family)?)));
+            let (family, name) = found.ok_or(Invalid("a registrant of no known protocol"))?;
+            Ok(Registered { family: family.into(), name: name.into(), key: registration.key })
+        };
+        let registrations: Result<Vec<_>, _> = saved.registrations.iter().map(named).collect();
+        let holder = saved.holder.and_then(|at| u16::try_from(at).ok());
+        Ok(Self { generation, registrations: registrations?, kind: saved.kind, holder })
+    }
+
+    /// As the volume's reservations take them up.
+    ///
+    /// # Errors
+    /// A registrant is of none of these protocols.
+    pub fn saved(&self, families: &[&'static str]) -> Result<Saved, Invalid> {
+        let registration = |registered: &Registered| {
+            let family = families.iter().find(|family| **family == registered.family);
+            let family = family.ok_or(Invalid("a registrant of no known protocol"))?;
+            let registrant = Registrant::new(family, &registered.name);
+            Ok(Registration { registrant, key: registered.key })
+        };
+        let registrations: Result<Vec<_>, _> =
+            self.registrations.iter().map(registration).collect();
+        let holder = self.holder.map(usize::from);
+        Ok(Saved { registrations: registrations?, kind: self.kind, holder })
+    }
+
+    fn check(&self) -> Result<(), Invalid> {
+        let all = &self.registrations;
+        let twice = |(at, one): (usize, &Registered)| {
+            let mut before = all[..at].iter();
+            before.any(|other| (&other.family, &other.name) == (&one.family, &one.name))
+        };
+        if all.len() > MAX_REGISTRATIONS || all.iter().enumerate().any(twice) {
+            return Err(Invalid("registrations"));
+        }
+        if all.iter().any(|one| one.key == 0 || one.name.len() > MAX_REGISTRANT) {
+            return Err(Invalid("a registration"));
+        }
+        let held = match (self.kind, self.holder) {
+            (None, None) => true,
+            (Some(kind), None) => kind.all_registrants() && !all.is_empty(),
+            (Some(kind), Some(at)) => !kind.all_registrants() && usize::from(at) < all.len(),
+            (None, Some(_)) => false,
+        };
+        if held { Ok(()) } else { Err(Invalid("the holder of a reservation")) }
+    }
+}
+
+impl Record {
+    /// The record of a new group, which nobody owns.
+    pub fn new(target: &str, ports: Vec<Port>, contents: Contents) -> Self {
+        let target = target.into();
+        Self { epoch: Epoch(1), revision: 1, owner: None, heir: None, target, ports, contents }
+    }
+
+    /// Sees whether it makes sense. Nothing else is written, or taken up.
+    ///
+    /// # Errors
+    /// It does not.
+    pub fn check(&self) -> Result<(), Invalid> {
+        if self.epoch.0 == 0 || self.epoch.0 > u64::MAX / 2 || self.revision > u64::MAX / 2 {
+            return Err(Invalid("the epoch"));
+        }
+        if self.owner.is_some() && self.heir.is_some() {
+            return Err(Invalid("an owner and an heir"));
+        }
+        let names = self.owner.iter().flat_map(|owner| [&owner.client.address, &owner.client.lock]);
+        if names.chain([&self.target]).any(|name| name.is_empty() || name.len() > MAX_NAME) {
+            return Err(Invalid("a name"));
+        }
+        let ports = &self.ports;
+        let clash = |(at, one): (usize, &Port)| {
+            ports[..at].iter().any(|other| {
+                other.relative == one.relative
+                    || (other.group == one.group && other.gateway != one.gateway)
+            })
+        };
+        if ports.len() > MAX_PORTS || ports.iter().enumerate().any(clash) {
+            return Err(Invalid("ports"));
+        }
+        self.contents.check()
+    }
+}
+
+impl Contents {
+    fn check(&self) -> Result<(), Invalid> {
+        if self.volumes.len() > MAX_VOLUMES || self.pending.len() > MAX_ATTENTIONS {
+            return Err(Invalid("too many volumes or unit attentions"));
+        }
+        for (at, volume) in self.volumes.iter().enumerate() {
+            let twice = self.volumes[..at].iter().any(|other| other.image == volume.image);
+            let lengths = volume.image.len().max(volume.serial.len()) > MAX_NAME;
+            if twice || lengths || volume.image.is_empty() || volume.modes.len() > MAX_MODES {
+                return Err(Invalid("a volume"));
+            }
+            volume.reserved.check()?;
+        }
+        let beyond = |pending: &Pending| {
+            usize::from(pending.volume) >= self.volumes.len()
+                || pending.nexus.0.len() > MAX_NAME
+                || pending.nexus.1.len() > MAX_REGISTRANT
+        };
+        if self.pending.iter().any(beyond) {
+            return Err(Invalid("a unit attention"));
+        }
+        Ok(())
+    }
+
+    /// Whether the reservations of both are the same, key by key.
+    pub fn reserved_as(&self, other: &Self) -> bool {
+        let reserved = |contents: &Self| -> Vec<Reserved> {
+            contents.volumes.iter().map(|volume| volume.reserved.clone()).collect()
+        };
+        reserved(self) == reserved(other)
+    }
+}

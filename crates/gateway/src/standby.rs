@@ -1,0 +1,333 @@
+//! A gateway that does not own the group: it looks whether the owner is there, and takes over if it is not.
+
+use alloc::boxed::Box;
+use alloc::vec::Vec;
+use core::time::Duration;
+
+use crate::machine::{Gateway, Purpose, Role};
+use crate::takeover::{
+    Begun, Candidate, Fenced, Fresh, Listed, Listing, Locked, Seen, Unlocked, strangers,
+};
+use crate::{
+    Ack, Action, Attention, ClientName, Epoch, Gate, Message, Order, Record, Refusal, Reply,
+    Response, Result, TEN_YEARS,
+};
+
+/// Between two pings.
+const PING_EVERY: Duration = Duration::from_secs(1);
+/// How long answers to a ping may take.
+const PING_LIMIT: Duration = Duration::from_secs(1);
+/// A ping that took longer says something of this gateway, or of its way to the cluster, and nothing of the owner.
+const PING_LATE: Duration = Duration::from_millis(2500);
+/// How long the owner has to be silent.
+const SILENCE: Duration = Duration::from_secs(5);
+/// And how many pings in a row it has left unanswered.
+const SILENT_PINGS: u32 = 5;
+/// How long a group has no owner before another than the heir takes it.
+const VACANCY: Duration = Duration::from_secs(2);
+/// How much later the next gateway in rank begins.
+const RANK: Duration = Duration::from_millis(700);
+/// How long a takeover may take. What hangs then hangs because the cluster does.
+const TAKEOVER_LIMIT: Duration = Duration::from_secs(30);
+/// Between two looks at a lock that somebody else holds.
+const STRANGER_EVERY: Duration = Duration::from_millis(500);
+/// Looks that find it unchanged, until its owner counts as dead.
+const STRANGER_LOOKS: u32 = 6;
+
+/// What a standby knows of the owner.
+#[derive(Debug, Default)]
+pub(crate) struct Watch {
+    /// When the next ping is due.
+    pub next: Duration,
+    /// No takeover begins by itself before.
+    pub not_before: Duration,
+    /// Pings in a row that the owner has not answered.
+    unanswered: u32,
+    /// When the first of them was sent.
+    since: Duration,
+    /// Since when the group has had no owner.
+    vacant: Option<Duration>,
+}
+
+/// A takeover under way.
+#[derive(Debug)]
+pub(crate) struct Takeover {
+    /// Begun for the owner of this epoch; any if an administrator wants it.
+    epoch: Option<Epoch>,
+    pub limit: Duration,
+    pub step: Step,
+    /// Others that were seen to hold locks, at which revision, and how often.
+    strangers: (Vec<ClientName>, u64, u32),
+}
+
+#[derive(Debug)]
+pub(crate) enum Step {
+    Looking,
+    /// Somebody else is at it: another look is due then.
+    Pausing(Duration),
+    Listing(Listing),
+    WaitingForMap(Listed),
+    Breaking(Fenced),
+    Acquiring(Unlocked),
+    Refreshing(Locked),
+    ReadingAgain(Fresh),
+    Swapping(Candidate),
+}
+
+impl Gateway {
+    /// Time has passed for a standby.
+    pub(crate) fn standby_tick(&mut self) {
+        let Role::Standby(watch) = &mut self.role else { return };
+        if self.now < watch.next {
+            return;
+        }
+        watch.next = self.now + PING_EVERY;
+        let now = self.now;
+        // One at a time: without the cluster they would become ever more.
+        let waiting = |purpose: &Purpose| matches!(purpose, Purpose::Ping(_) | Purpose::Read);
+        if self.pending.values().any(waiting) {
+            return;
+        }
+        match self.record.as_deref() {
+            Some(record) if record.owner.is_some() => {
+                let message = Message::Ping(record.epoch).encode();
+                let op = self.operation(Purpose::Ping(now));
+                self.act(Action::Notify(op, message, PING_LIMIT));
+            }
+            _ => {
+                let op = self.operation(Purpose::Read);
+                self.act(Action::ReadRecord(op));
+            }
+        }
+    }
+
+    /// The answers to a ping are there, or their time is over.
+    pub(crate) fn pinged(&mut self, sent: Duration, result: Result) {
+        let (now, epoch, later) = (self.now, self.gate.epoch(), RANK * self.config.rank);
+        let Role::Standby(watch) = &mut self.role else { return };
+        let Ok(Reply::Acks { acks, .. }) = result else { return watch.heard() };
+        let mut owners = acks.iter().flat_map(|Ack(bytes)| match Response::decode(bytes) {
+            Ok(Response::Owner(owner)) => Some(owner),
+            _ => None,
+        });
+        match owners.next() {
+            Some(owner) if owner > epoch => self.read_record(),
+            Some(owner) if owner == epoch => watch.heard(),
+            _ if now > sent + PING_LATE => watch.heard(),
+            _ => {
+                watch.unanswered += 1;
+                if watch.unanswered == 1 {
+                    watch.since = sent;
+                }
+                let silent = watch.unanswered >= SILENT_PINGS
+                    && now >= watch.since + SILENCE + later
+                    && now >= watch.not_before;
+                if silent {
+                    self.begin_takeover(Some(epoch));
+                }
+            }
+        }
+    }
+
+    /// A group without an owner is taken by its heir, or by whoever comes first after a while.
+    pub(crate) fn look_for_vacancy(&mut self) {
+        let Role::Standby(watch) = &mut self.role else { return };
+        let Some(record) = self.record.as_deref().filter(|record| record.owner.is_none()) else {
+            watch.vacant = None;
+            return;
+        };
+        let since = *watch.vacant.get_or_insert(self.now);
+        let patience = match record.heir {
+            Some(heir) if heir == self.config.me => Duration::ZERO,
+            _ => VACANCY + RANK * self.config.rank,
+        };
+        if self.now >= since + patience && self.now >= watch.not_before {
+            let epoch = record.epoch;
+            self.begin_takeover(Some(epoch));
+        }
+    }
+
+    /// An administrator wants this gateway to own the group.
+    pub(crate) fn take_over(&mut self) {
+        match self.role {
+            Role::Standby(_) => self.begin_takeover(None),
+            Role::Owner(_) => self.act(Action::Refuse(Order::TakeOver, Refusal::IsOwner)),
+            _ => self.act(Action::Refuse(Order::TakeOver, Refusal::NotReady)),
+        }
+    }
+
+    fn begin_takeover(&mut self, epoch: Option<Epoch>) {
+        let limit = self.now + TAKEOVER_LIMIT;
+        let (step, strangers) = (Step::Looking, (Vec::new(), 0, 0));
+        self.role = Role::TakingOver(Takeover { epoch, limit, step, strangers });
+        let op = self.operation(Purpose::Takeover);
+        self.act(Action::Look(op));
+    }
+
+    /// Time has passed for a takeover.
+    pub(crate) fn takeover_tick(&mut self) {
+        let Role::TakingOver(takeover) = &mut self.role else { return };
+        if self.now >= takeover.limit {
+            return self.give_up();
+        }
+        if matches!(takeover.step, Step::Pausing(until) if self.now >= until) {
+            takeover.step = Step::Looking;
+            let op = self.operation(Purpose::Takeover);
+            self.act(Action::Look(op));
+        }
+    }
+
+    /// A step of the takeover has ended. Whatever goes wrong, the gateway stays a standby.
+    pub(crate) fn took(&mut self, result: Result) {
+        let Role::TakingOver(mut takeover) = core::mem::replace(&mut self.role, Role::Fenced)
+        else {
+            return;
+        };
+        let Ok(reply) = result else { return self.give_up() };
+        let step = core::mem::replace(&mut takeover.step, Step::Looking);
+        let next = match (step, reply) {
+            (Step::Looking, Reply::Seen { record, locks }) => {
+                return self.looked(takeover, &record, &locks);
+            }
+            (Step::Listing(listing), Reply::Done) => match listing.listed() {
+                Ok(listed) => self.wait_for_map(listed),
+                Err(listing) => self.blocklist(listing),
+            },
+            (Step::WaitingForMap(listed), Reply::Done) => self.break_lock(listed.map_known()),
+            (Step::Breaking(fenced), Reply::Done) => match fenced.broken() {
+                Ok(unlocked) => self.acquire(unlocked),
+                Err(fenced) => self.break_lock(fenced),
+            },
+            (Step::Acquiring(unlocked), Reply::Done) => {
+                let op = self.operation(Purpose::Takeover);
+                self.act(Action::Refresh(op));
+                Step::Refreshing(unlocked.acquired())
+            }
+            (Step::Refreshing(locked), Reply::Done) => {
+                let op = self.operation(Purpose::Takeover);
+                self.act(Action::ReadRecord(op));
+                Step::ReadingAgain(locked.refreshed())
+            }
+            (Step::ReadingAgain(fresh), Reply::Record(bytes)) => match self.stand(fresh, &bytes) {
+                Some(step) => step,
+                None => return self.give_up(),
+            },
+            (Step::Swapping(candidate), Reply::Done) => return self.become_owner(candidate),
+            _ => return self.give_up(),
+        };
+        takeover.step = next;
+        self.role = Role::TakingOver(takeover);
+    }
+
+    /// The record and the locks were looked at.
+    fn looked(&mut self, mut takeover: Takeover, bytes: &[u8], locks: &[ClientName]) {
+        // A record that cannot be read is left alone.
+        let Ok(record) = Record::decode(bytes) else { return self.give_up() };
+        if takeover.epoch.is_some_and(|epoch| epoch != record.epoch) {
+            self.become_standby();
+            return self.adopt(Box::new(record));
+        }
+        let others = strangers(&record, locks);
+        let (known, revision, looks) = &mut takeover.strangers;
+        if (&*known, *revision) == (&others, record.revision) {
+            *looks += 1;
+        } else {
+            (*known, *revision, *looks) = (others.clone(), record.revision, 1);
+        }
+        takeover.step = if others.is_empty() || *looks >= STRANGER_LOOKS {
+            match Seen::new(Box::new(record), others).begin() {
+                Begun::Listing(listing) => self.blocklist(listing),
+                Begun::Unlocked(unlocked) => self.acquire(unlocked),
+            }
+        } else {
+            Step::Pausing(self.now + STRANGER_EVERY)
+        };
+        self.role = Role::TakingOver(takeover);
+    }
+
+    fn blocklist(&mut self, listing: Listing) -> Step {
+        let op = self.operation(Purpose::Takeover);
+        let address = listing.client().address.clone();
+        self.act(Action::Blocklist(op, address, TEN_YEARS));
+        Step::Listing(listing)
+    }
+
+    fn wait_for_map(&mut self, listed: Listed) -> Step {
+        let op = self.operation(Purpose::Takeover);
+        self.act(Action::WaitForMap(op));
+        Step::WaitingForMap(listed)
+    }
+
+    fn break_lock(&mut self, fenced: Fenced) -> Step {
+        let op = self.operation(Purpose::Takeover);
+        self.act(Action::BreakLock(op, fenced.client().clone()));
+        Step::Breaking(fenced)
+    }
+
+    fn acquire(&mut self, unlocked: Unlocked) -> Step {
+        let op = self.operation(Purpose::Takeover);
+        self.act(Action::Acquire(op));
+        Step::Acquiring(unlocked)
+    }
+
+    /// Stands for the next owner, with the record as it is behind the fence.
+    fn stand(&mut self, fresh: Fresh, bytes: &[u8]) -> Option<Step> {
+        let record = Record::decode(bytes).ok()?;
+        let client = self.client()?.clone();
+        let candidate = fresh.candidate(Box::new(record), self.config.me, client).ok()?;
+        let op = self.operation(Purpose::Takeover);
+        let (expect, record) = (candidate.expect(), Box::new(candidate.record().clone()));
+        self.act(Action::Swap { op, expect, record });
+        Some(Step::Swapping(candidate))
+    }
+
+    /// The record says that this gateway is the owner.
+    fn become_owner(&mut self, candidate: Candidate) {
+        let record = candidate.swapped();
+        let differs = match self.record.as_deref() {
+            Some(known) => !known.contents.reserved_as(&record.contents),
+            None => true,
+        };
+        let epoch = record.epoch;
+        self.act(Action::Load(record.clone()));
+        self.act(Action::Attention(Attention::AccessChanged));
+        if differs {
+            self.act(Action::Attention(Attention::ReservationsChanged));
+        }
+        self.role = Role::Owner(None);
+        self.set_gate(Gate::open(epoch));
+        self.act(Action::Access(epoch, crate::Access::of(&record)));
+        self.record = Some(record);
+        self.announce(epoch);
+    }
+
+    /// A takeover has come to nothing. What it has asked for may still come to pass, so its client goes.
+    pub(crate) fn give_up(&mut self) {
+        self.renew_client(true);
+    }
+
+    pub(crate) fn read_record(&mut self) {
+        if self.client().is_some() {
+            let op = self.operation(Purpose::Read);
+            self.act(Action::ReadRecord(op));
+        }
+    }
+}
+
+impl Watch {
+    /// From now on, with some time before the next takeover.
+    pub fn new(now: Duration, rank: u32) -> Self {
+        let not_before = now + RANK * rank;
+        Self { next: now, not_before, unanswered: 0, since: now, vacant: None }
+    }
+
+    /// The owner is there, or nothing can be said of it.
+    fn heard(&mut self) {
+        self.unanswered = 0;
+    }
+
+    /// When there is something to do without an input.
+    pub fn timeout(&self) -> Duration {
+        self.next
+    }
+}

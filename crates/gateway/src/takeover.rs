@@ -1,0 +1,180 @@
+//! The steps of a takeover, each a type that only the step before it can make: no order but the safe one can be written.
+
+use alloc::boxed::Box;
+use alloc::vec::Vec;
+
+use crate::{ClientName, Epoch, GatewayId, Owner, Record};
+
+/// The record and the locks as they were found, with all clients that may still write.
+#[derive(Debug)]
+pub(crate) struct Seen {
+    record: Box<Record>,
+    /// The owner, and takers that never got to be one.
+    fence: Vec<ClientName>,
+}
+
+/// Lock owners that are not the record's: takers under way, or that have died on it.
+pub(crate) fn strangers(record: &Record, locks: &[ClientName]) -> Vec<ClientName> {
+    let owner = record.owner.as_ref().map(|owner| &owner.client);
+    let mut all: Vec<_> = locks.iter().filter(|lock| Some(*lock) != owner).cloned().collect();
+    all.sort_unstable();
+    all.dedup();
+    all
+}
+
+/// What comes after a look.
+#[derive(Debug)]
+pub(crate) enum Begun {
+    /// There is somebody to fence.
+    Listing(Listing),
+    /// The owner has gone in good order, and nobody holds a lock.
+    Unlocked(Unlocked),
+}
+
+impl Seen {
+    /// What was seen. Whoever holds a lock is to be fenced: the caller has looked at [`strangers`].
+    pub fn new(record: Box<Record>, strangers: Vec<ClientName>) -> Self {
+        let owner = record.owner.iter().map(|owner| owner.client.clone());
+        let fence = owner.chain(strangers).collect();
+        Self { record, fence }
+    }
+
+    pub fn begin(self) -> Begun {
+        if self.fence.is_empty() {
+            Begun::Unlocked(Unlocked(self))
+        } else {
+            Begun::Listing(Listing { seen: self, at: 0 })
+        }
+    }
+}
+
+/// Its clients are being blocklisted.
+#[derive(Debug)]
+pub(crate) struct Listing {
+    seen: Seen,
+    at: usize,
+}
+
+impl Listing {
+    /// Whom to blocklist next.
+    pub fn client(&self) -> &ClientName {
+        &self.seen.fence[self.at]
+    }
+
+    /// That one is on the list.
+    pub fn listed(self) -> Result<Listed, Self> {
+        let at = self.at + 1;
+        if at == self.seen.fence.len() {
+            Ok(Listed(self.seen))
+        } else {
+            Err(Self { seen: self.seen, at })
+        }
+    }
+}
+
+/// All are on the list, in a map that not everybody knows.
+#[derive(Debug)]
+pub(crate) struct Listed(Seen);
+
+impl Listed {
+    /// This client has the map: whatever OSD it talks to from here on has it too, before it carries anything out.
+    pub fn map_known(self) -> Fenced {
+        Fenced { seen: self.0, at: 0 }
+    }
+}
+
+/// Nothing that the former owner sends takes effect any more where it could be seen.
+#[derive(Debug)]
+pub(crate) struct Fenced {
+    seen: Seen,
+    at: usize,
+}
+
+impl Fenced {
+    /// Whose locks to break next: a client that is fenced.
+    pub fn client(&self) -> &ClientName {
+        &self.seen.fence[self.at]
+    }
+
+    /// Those of that one are broken.
+    pub fn broken(self) -> Result<Unlocked, Self> {
+        let at = self.at + 1;
+        if at == self.seen.fence.len() {
+            Ok(Unlocked(self.seen))
+        } else {
+            Err(Self { seen: self.seen, at })
+        }
+    }
+}
+
+/// The locks are free, as far as is known.
+#[derive(Debug)]
+pub(crate) struct Unlocked(Seen);
+
+impl Unlocked {
+    /// This client has the lock of each image.
+    pub fn acquired(self) -> Locked {
+        Locked(self.0)
+    }
+}
+
+/// The locks are this client's.
+#[derive(Debug)]
+pub(crate) struct Locked(Seen);
+
+impl Locked {
+    /// The headers of the images were read again.
+    pub fn refreshed(self) -> Fresh {
+        Fresh(self.0)
+    }
+}
+
+/// All that is left is the record.
+#[derive(Debug)]
+pub(crate) struct Fresh(Seen);
+
+impl Fresh {
+    /// The record as it was read behind the fence, so with all that its owner has ever written, and what becomes of it.
+    /// If it has another epoch or owner now, somebody was quicker, and that record is given back.
+    pub fn candidate(
+        self,
+        now: Box<Record>,
+        me: GatewayId,
+        client: ClientName,
+    ) -> Result<Candidate, Box<Record>> {
+        if (now.epoch, &now.owner) != (self.0.record.epoch, &self.0.record.owner) {
+            return Err(now);
+        }
+        let expect = (now.epoch, now.revision);
+        let mut record = now;
+        record.epoch = record.epoch.next();
+        record.revision += 1;
+        record.owner = Some(Owner { gateway: me, client });
+        record.heir = None;
+        Ok(Candidate { expect, record })
+    }
+}
+
+/// A record that would make this gateway the owner.
+#[derive(Debug)]
+pub struct Candidate {
+    expect: (Epoch, u64),
+    record: Box<Record>,
+}
+
+impl Candidate {
+    /// What the record must be as yet.
+    pub const fn expect(&self) -> (Epoch, u64) {
+        self.expect
+    }
+
+    /// What it would be.
+    pub const fn record(&self) -> &Record {
+        &self.record
+    }
+
+    /// It was written.
+    pub(crate) fn swapped(self) -> Box<Record> {
+        self.record
+    }
+}

@@ -1,0 +1,217 @@
+//! What goes wrong in a world, and what administrators want meanwhile.
+
+use lunet_gateway::{Condition, GatewayId, Order};
+
+use crate::world::{Event, World};
+use crate::{MS, OSDS, SEC, Time};
+
+/// How much later it is for the cluster after a leap: longer than its blocklist entries last by default.
+const LEAP: Time = 7200 * SEC;
+
+/// What happens at a time.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Fault {
+    /// A gateway is killed, and started again later.
+    Kill,
+    /// A gateway stands still.
+    Freeze,
+    /// A gateway is cut off from the cluster.
+    Cut,
+    /// The monitors have no quorum.
+    Outage,
+    /// An OSD stands still.
+    Stuck,
+    /// A path holds everything back.
+    Hold,
+    /// Two hours pass for the cluster.
+    Leap,
+    /// An administrator has the group move.
+    Move,
+    /// An administrator has a gateway take the group.
+    TakeOver,
+}
+
+impl World {
+    /// All that happens in this world, but for what happens at steps.
+    pub fn plan_faults(&mut self) {
+        let plan = self.plan.clone();
+        let counts = [
+            (Fault::Kill, plan.kills),
+            (Fault::Freeze, plan.freezes),
+            (Fault::Cut, plan.cuts),
+            (Fault::Outage, plan.outages),
+            (Fault::Stuck, plan.stuck),
+            (Fault::Hold, plan.holds),
+            (Fault::Leap, plan.leaps),
+            (Fault::Move, plan.moves),
+            (Fault::TakeOver, plan.takeovers),
+        ];
+        for (fault, count) in counts {
+            for _ in 0..count {
+                let at = self.chance.between(SEC, (1 + plan.seconds) * SEC);
+                self.heals_at(at);
+                self.at(at, Event::Fault(fault));
+            }
+        }
+        self.next_step = plan.steps.first().copied();
+    }
+
+    /// Nothing goes wrong after that time, as far as is known.
+    fn heals_at(&mut self, time: Time) {
+        self.healed = self.healed.max(time);
+    }
+
+    /// How long something lasts: mostly short, now and then longer than a watch.
+    fn lasting(&mut self) -> Time {
+        match self.chance.below(10) {
+            0..4 => self.chance.between(MS, SEC),
+            4..9 => self.chance.between(SEC, 15 * SEC),
+            _ => self.chance.between(15 * SEC, 45 * SEC),
+        }
+    }
+
+    /// The owner in two of three cases, or any gateway.
+    fn victim(&mut self) -> usize {
+        let owner = self.nodes.iter().position(|node| node.gate().is_open());
+        let any = self.chance.below(self.nodes.len() as u64) as usize;
+        owner.filter(|_| !self.chance.once_in(3)).unwrap_or(any)
+    }
+
+    /// It happens.
+    pub fn fault(&mut self, fault: Fault) {
+        self.tell(|| format!("{fault:?}"));
+        match fault {
+            Fault::Kill | Fault::Freeze | Fault::Cut => {
+                let gateway = self.victim();
+                self.strike(gateway, fault);
+            }
+            Fault::Outage => {
+                let until = self.now + self.lasting();
+                self.cluster.no_quorum_until = until;
+                self.heals_at(until);
+            }
+            Fault::Stuck => {
+                let (osd, until) =
+                    (self.chance.below(OSDS as u64) as usize, self.now + self.lasting());
+                self.cluster.stick(osd, until);
+                self.heals_at(until);
+            }
+            Fault::Hold => self.hold(),
+            Fault::Leap => self.cluster.leap += LEAP,
+            Fault::Move => {
+                let to = GatewayId(self.chance.below(self.nodes.len() as u64) as u16);
+                let any = self.chance.below(self.nodes.len() as u64) as usize;
+                self.order(any, Order::MoveTo(to));
+            }
+            Fault::TakeOver => {
+                let any = self.chance.below(self.nodes.len() as u64) as usize;
+                self.order(any, Order::TakeOver);
+                // Another administrator does the same elsewhere.
+                if self.chance.once_in(2) {
+                    self.order((any + 1) % self.nodes.len(), Order::TakeOver);
+                }
+            }
+        }
+    }
+
+    fn order(&mut self, gateway: usize, order: Order) {
+        let node = &self.nodes[gateway];
+        if node.alive {
+            let takes =
+                order == Order::TakeOver && node.machine().condition() == Condition::Standby;
+            self.wanted_takeovers += u32::from(takes);
+            self.to_node(gateway, self.now, Event::Ordered(order));
+        }
+    }
+
+    fn hold(&mut self) {
+        let until = self.now + self.lasting();
+        self.heals_at(until);
+        let gateway = self.victim();
+        if self.chance.once_in(2) {
+            let osd = self.chance.below(OSDS as u64) as usize;
+            let client =
+                self.cluster.clients.iter_mut().rev().find(|client| client.gateway == gateway);
+            if let Some(client) = client {
+                client.pipes[osd] = client.pipes[osd].max(until);
+            }
+        } else {
+            let host = self.chance.below(self.hosts.len() as u64) as usize;
+            self.held_until[host][gateway] = until;
+        }
+    }
+
+    /// Kills a gateway, stops it or cuts it off.
+    pub fn strike(&mut self, gateway: usize, fault: Fault) {
+        let until = self.now + self.lasting();
+        self.heals_at(until);
+        self.tell(|| format!("gateway {gateway}: {fault:?} until {until}"));
+        let node = &mut self.nodes[gateway];
+        match fault {
+            Fault::Kill if node.alive => {
+                if node.gate().is_open() {
+                    self.owner_killed = Some(self.now);
+                }
+                let silent = self.chance.once_in(2);
+                self.kill(gateway, silent);
+                self.at(until, Event::Start(gateway));
+            }
+            Fault::Freeze => {
+                node.unreachable_since = node.unreachable_since.or(Some(self.now));
+                node.frozen_until = node.frozen_until.max(until);
+                if self.chance.once_in(2) {
+                    self.nodes[gateway].lag += until - self.now;
+                }
+                self.at(until, Event::Reachable(gateway));
+            }
+            Fault::Cut => {
+                node.unreachable_since = node.unreachable_since.or(Some(self.now));
+                node.cut_until = node.cut_until.max(until);
+                self.at(until, Event::Reachable(gateway));
+            }
+            _ => {}
+        }
+    }
+
+    /// A gateway is frozen or cut off no more: it hears of a watch that has ended meanwhile.
+    pub fn reachable(&mut self, gateway: usize) {
+        let node = &mut self.nodes[gateway];
+        if node.frozen_until > self.now || node.cut_until > self.now {
+            return;
+        }
+        node.unreachable_since = None;
+        let clients = self.cluster.clients.iter_mut().enumerate();
+        let lost = clients.filter(|(_, client)| client.gateway == gateway && client.watch_lost);
+        let lost: Vec<_> = lost
+            .map(|(number, client)| {
+                client.watch_lost = false;
+                number
+            })
+            .collect();
+        for client in lost {
+            self.to_node(gateway, self.now, Event::WatchFailed(client));
+        }
+    }
+
+    /// A gateway has done a step of its work for the group: now and then it is the last for a while.
+    pub fn step(&mut self, gateway: usize) {
+        let node = &self.nodes[gateway];
+        let at_work = !matches!(node.machine().condition(), Condition::Standby | Condition::Owner);
+        if !(at_work || node.at_work()) || !node.alive {
+            return;
+        }
+        let Some(left) = &mut self.next_step else { return };
+        *left = left.saturating_sub(1);
+        if *left > 0 {
+            return;
+        }
+        self.steps_done += 1;
+        self.next_step = self.plan.steps.get(self.steps_done).copied();
+        let fault = match self.chance.below(4) {
+            0 | 1 => Fault::Kill,
+            2 => Fault::Freeze,
+            _ => Fault::Cut,
+        };
+        self.strike(gateway, fault);
+    }
+}

@@ -1,0 +1,697 @@
+//! A gateway as a process: the state machine, and what the server does around it.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use lunet_gateway::{
+    Action, Admission, Answer, ClientName, Config, Contents, Failure, Gate, Gateway, GatewayId,
+    Input, Link, NotifyId, OpId, Ping, Record, Refusal, Reply, Request, Reserved, Stamp,
+};
+use lunet_reservations::{Kind as Reservation, Register, Registrant, Reservations};
+
+use crate::cluster::{Ask, ClientIx, Cluster, Given, Kind, Token};
+use crate::host::{Told, Wanted};
+use crate::reserve::{Act, State};
+use crate::world::{Event, World};
+use crate::{MS, SEC, Time, VOLUMES};
+
+/// The protocol of the hosts' names.
+pub const FAMILY: &str = "sim";
+
+/// A gateway.
+#[derive(Debug)]
+pub struct Node {
+    /// Rises when it is killed: events of the process that has gone find it changed.
+    pub incarnation: u32,
+    /// The process runs.
+    pub alive: bool,
+    /// It stands still until then.
+    pub frozen_until: Time,
+    /// Its clock is behind the world's by this.
+    pub lag: Time,
+    /// It does not reach the cluster until then.
+    pub cut_until: Time,
+    /// Since when the cluster has heard nothing of it.
+    pub unreachable_since: Option<Time>,
+    /// When its latest client ended.
+    pub client_ended: Time,
+    machine: Gateway,
+    tick: Time,
+    client: Option<ClientIx>,
+    chains: BTreeMap<OpId, Chain>,
+    connections: BTreeMap<u64, Connection>,
+    commands: BTreeMap<u64, Command>,
+    /// Commands that wait for a change of reservations.
+    held: Vec<u64>,
+    changing: bool,
+    draining: Option<OpId>,
+    reservations: Reservations,
+    prepared: Option<Reservations>,
+    requests: BTreeMap<u64, (u64, u8)>,
+    contents: Contents,
+}
+
+/// Parts of one operation of the state machine, one after the other.
+#[derive(Debug)]
+struct Chain {
+    what: Whole,
+    part: usize,
+    record: Vec<u8>,
+    locks: Vec<ClientName>,
+}
+
+#[derive(Clone, Debug)]
+enum Whole {
+    Connect(ClientIx),
+    Look,
+    Break(ClientIx),
+    Lock,
+    Unlock,
+    Touch,
+    One,
+}
+
+#[derive(Debug)]
+struct Connection {
+    host: u8,
+    link: Link,
+    login_waits: bool,
+}
+
+/// A command of a host.
+#[derive(Clone, Debug)]
+struct Command {
+    connection: u64,
+    host: u8,
+    wanted: Wanted,
+    stamp: Stamp,
+    /// I/O of it is under way.
+    submitted: bool,
+    /// It has the block for itself.
+    exclusive: bool,
+}
+
+impl Node {
+    /// A gateway that starts.
+    pub fn new(number: usize, now: Time) -> Self {
+        let config = Config { me: GatewayId(number as u16), rank: number as u32 };
+        Self {
+            incarnation: 0,
+            alive: true,
+            frozen_until: 0,
+            lag: 0,
+            cut_until: 0,
+            unreachable_since: None,
+            client_ended: 0,
+            machine: Gateway::new(config, Duration::from_micros(now)),
+            tick: 0,
+            client: None,
+            chains: BTreeMap::new(),
+            connections: BTreeMap::new(),
+            commands: BTreeMap::new(),
+            held: Vec::new(),
+            changing: false,
+            draining: None,
+            reservations: Reservations::new(true),
+            prepared: None,
+            requests: BTreeMap::new(),
+            contents: Contents::default(),
+        }
+    }
+
+    /// It owns the group, as far as it knows.
+    pub fn gate(&self) -> Gate {
+        self.machine.gate()
+    }
+
+    /// It changes reservations.
+    pub fn at_work(&self) -> bool {
+        self.changing
+    }
+
+    /// Its state machine.
+    pub fn machine(&self) -> &Gateway {
+        &self.machine
+    }
+}
+
+fn registrant(host: u8) -> Registrant {
+    Registrant::new(FAMILY, &[host])
+}
+
+fn key(host: u8) -> u64 {
+    100 + u64::from(host)
+}
+
+/// What a volume's reservations come to for a model.
+pub fn state_of(reserved: &Reserved) -> State {
+    let host = |at: usize| reserved.registrations[at].name[0];
+    let registered = (0..reserved.registrations.len()).fold(0, |all, at| all | 1 << host(at));
+    State { registered, holder: reserved.holder.map(|at| host(usize::from(at))) }
+}
+
+fn perform(reservations: &mut Reservations, act: Act) -> bool {
+    let kind = Reservation::WriteExclusive;
+    let done = match act {
+        Act::Register(host) => {
+            let keep = Some(true);
+            let asked = Register { existing: None, new_key: key(host), also: &[], keep };
+            reservations.register(&registrant(host), asked)
+        }
+        Act::Reserve(host) => reservations.reserve(&registrant(host), key(host), kind),
+        Act::Release(host) => reservations.release(&registrant(host), key(host), kind),
+        Act::Preempt(host, other) => {
+            let who = registrant(host);
+            reservations.preempt(&who, (key(host), key(other)), Some(kind), false)
+        }
+        Act::Report | Act::Write(_) => return true,
+    };
+    done.is_ok()
+}
+
+impl World {
+    /// The time of a gateway's clock.
+    fn clock(&self, gateway: usize) -> Duration {
+        Duration::from_micros(self.now - self.nodes[gateway].lag)
+    }
+
+    /// Gives a gateway's state machine an input, and does what it wants.
+    pub fn feed(&mut self, gateway: usize, input: Input) {
+        let clock = self.clock(gateway);
+        self.nodes[gateway].machine.handle(clock, input);
+        self.drive(gateway);
+    }
+
+    /// Does what a gateway's state machine wants.
+    pub fn drive(&mut self, gateway: usize) {
+        let incarnation = self.nodes[gateway].incarnation;
+        while let Some(action) = self.nodes[gateway].machine.action() {
+            self.tell(|| format!("gateway {gateway}: {action:?}"));
+            self.perform(gateway, action);
+            self.step(gateway);
+            if self.nodes[gateway].incarnation != incarnation {
+                return;
+            }
+        }
+        let node = &mut self.nodes[gateway];
+        if let Some(due) = node.machine.timeout() {
+            let at = Time::try_from(due.as_micros()).unwrap_or(Time::MAX / 2) + node.lag;
+            if at != node.tick {
+                node.tick = at;
+                self.to_node(gateway, at.max(self.now), Event::Tick);
+            }
+        }
+    }
+
+    /// A timer of a gateway is over.
+    pub fn tick(&mut self, gateway: usize) {
+        self.nodes[gateway].tick = 0;
+        self.feed(gateway, Input::Tick);
+    }
+
+    fn perform(&mut self, gateway: usize, action: Action) {
+        match action {
+            Action::NewClient(op) => {
+                let client = self.new_client(gateway, op);
+                self.nodes[gateway].client = Some(client);
+                self.chain(gateway, op, Whole::Connect(client));
+            }
+            Action::DropClient { release } => self.drop_client(gateway, release),
+            Action::ReadRecord(op) => self.one(gateway, op, Kind::ReadRecord),
+            Action::Look(op) => self.chain(gateway, op, Whole::Look),
+            Action::Blocklist(op, address, limit) => {
+                let client = Cluster::by_address(&address);
+                self.one_ask(gateway, op, Ask::Blocklist(client, limit));
+            }
+            Action::WaitForMap(op) => self.one_ask(gateway, op, Ask::Map),
+            Action::BreakLock(op, owner) => {
+                let owner = Cluster::by_address(&owner.address);
+                self.chain(gateway, op, Whole::Break(owner));
+            }
+            Action::Acquire(op) => self.chain(gateway, op, Whole::Lock),
+            Action::Refresh(op) | Action::Flush(op) => self.chain(gateway, op, Whole::Touch),
+            Action::Release(op) => self.chain(gateway, op, Whole::Unlock),
+            Action::Swap { op, expect, record } => match record.encode() {
+                Ok(bytes) => self.one(gateway, op, Kind::Swap(expect, bytes)),
+                Err(why) => self.wrong(format!("{why}")),
+            },
+            Action::Notify(op, bytes, limit) => {
+                self.one(gateway, op, Kind::Notify(bytes, limit.as_micros() as Time));
+            }
+            Action::Acknowledge(NotifyId(id), bytes) => {
+                if let Some(client) = self.nodes[gateway].client {
+                    self.submit(client, Token::None, Kind::Acknowledge(id, bytes));
+                }
+            }
+            Action::Drain(op) => {
+                self.nodes[gateway].draining = Some(op);
+                self.look_drained(gateway);
+            }
+            other => self.perform_here(gateway, other),
+        }
+    }
+
+    /// Actions that concern the gateway's hosts.
+    fn perform_here(&mut self, gateway: usize, action: Action) {
+        match action {
+            Action::Gate(gate) => self.gate_changes(gateway, gate),
+            Action::StopAnswering(_) => {
+                self.stopped += 1;
+                let node = &mut self.nodes[gateway];
+                node.commands.clear();
+                node.held.clear();
+                node.requests.clear();
+                node.draining = None;
+            }
+            Action::AbortConnections => {
+                let all = std::mem::take(&mut self.nodes[gateway].connections);
+                for (id, connection) in all {
+                    self.to_host(connection.host, gateway, id, Told::Aborted);
+                }
+            }
+            Action::Load(record) => self.load(gateway, &record),
+            Action::Attention(_) => {}
+            Action::Access(epoch, access) => {
+                let known = self.access.entry(epoch).or_insert_with(|| access.clone());
+                if *known != access {
+                    self.wrong(format!("gateway {gateway} has other access states at {epoch:?}"));
+                }
+            }
+            Action::Execute(request, body) => self.execute(gateway, request, &body),
+            Action::Apply(request) => {
+                let node = &mut self.nodes[gateway];
+                if let Some(prepared) = node.prepared.take() {
+                    node.reservations = prepared;
+                }
+                self.change_ends(gateway);
+                self.to_node(gateway, self.now, Event::Applied(request));
+            }
+            Action::Abandon(_) => {
+                self.nodes[gateway].prepared = None;
+                self.change_ends(gateway);
+            }
+            Action::Answer(id, answer) => self.answer_request(gateway, id, answer),
+            Action::Refuse(_, Refusal::NotDrained) => self.refused_moves += 1,
+            Action::Refuse(..) => {}
+            _ => unreachable!("the cluster's"),
+        }
+    }
+
+    fn one(&mut self, gateway: usize, op: OpId, kind: Kind) {
+        let Some(client) = self.nodes[gateway].client else { return };
+        let (part, record, locks) = (0, Vec::new(), Vec::new());
+        self.nodes[gateway].chains.insert(op, Chain { what: Whole::One, part, record, locks });
+        self.submit(client, Token::Machine(op), kind);
+    }
+
+    fn one_ask(&mut self, gateway: usize, op: OpId, ask: Ask) {
+        let Some(client) = self.nodes[gateway].client else { return };
+        let (part, record, locks) = (0, Vec::new(), Vec::new());
+        self.nodes[gateway].chains.insert(op, Chain { what: Whole::One, part, record, locks });
+        self.ask(client, Token::Machine(op), ask);
+    }
+
+    fn chain(&mut self, gateway: usize, op: OpId, what: Whole) {
+        let (part, record, locks) = (0, Vec::new(), Vec::new());
+        self.nodes[gateway].chains.insert(op, Chain { what, part, record, locks });
+        self.next_part(gateway, op);
+    }
+
+    /// Begins the next part of an operation.
+    fn next_part(&mut self, gateway: usize, op: OpId) {
+        let node = &self.nodes[gateway];
+        let (Some(client), Some(chain)) = (node.client, node.chains.get(&op)) else { return };
+        let (token, part) = (Token::Machine(op), chain.part);
+        let kind = match chain.what {
+            Whole::Connect(_) if part == 0 => return self.ask(client, token, Ask::Connect),
+            Whole::Connect(_) => Kind::Watch,
+            Whole::Look if part == 0 => Kind::ReadRecord,
+            Whole::Look => Kind::GetLock(part - 1),
+            Whole::Break(owner) => Kind::Break(part, owner),
+            Whole::Lock => Kind::Lock(part),
+            Whole::Unlock => {
+                self.cluster.clients[client].locked[part] = false;
+                Kind::Unlock(part)
+            }
+            Whole::Touch => Kind::Touch(part),
+            Whole::One => return,
+        };
+        self.submit(client, token, kind);
+    }
+
+    /// A part of an operation has ended.
+    pub fn part_done(&mut self, gateway: usize, op: OpId, given: Result<Given, Failure>) {
+        let node = &mut self.nodes[gateway];
+        let (Some(client), Some(chain)) = (node.client, node.chains.get_mut(&op)) else { return };
+        let parts = match chain.what {
+            Whole::One => 1,
+            Whole::Connect(_) => 2,
+            Whole::Look => 1 + VOLUMES,
+            _ => VOLUMES,
+        };
+        let mut result = Ok(Reply::Done);
+        match given {
+            Err(failure) => result = Err(failure),
+            Ok(Given::Map(map)) => {
+                let known = &mut self.cluster.clients[client].map;
+                *known = (*known).max(map);
+            }
+            Ok(Given::Lock(owner)) => chain.locks.extend(owner),
+            Ok(Given::Reply(Reply::Record(bytes))) if matches!(chain.what, Whole::Look) => {
+                chain.record = bytes;
+            }
+            Ok(Given::Reply(reply)) => {
+                if matches!(chain.what, Whole::Lock) {
+                    self.cluster.clients[client].locked[chain.part] = true;
+                }
+                result = Ok(reply);
+            }
+            Ok(Given::Value(_)) => {}
+        }
+        chain.part += 1;
+        if result.is_ok() && chain.part < parts {
+            self.next_part(gateway, op);
+            return self.step(gateway);
+        }
+        let chain = node.chains.remove(&op).expect("it was there");
+        let result = result.map(|reply| match chain.what {
+            Whole::Look => Reply::Seen { record: chain.record, locks: chain.locks },
+            Whole::Connect(client) => Reply::Client(Cluster::name(client)),
+            _ => reply,
+        });
+        self.feed(gateway, Input::Done(op, result));
+    }
+
+    fn drop_client(&mut self, gateway: usize, release: bool) {
+        let node = &mut self.nodes[gateway];
+        node.chains.clear();
+        node.client_ended = self.now;
+        let Some(client) = node.client.take() else { return };
+        let state = &mut self.cluster.clients[client];
+        state.ended = true;
+        let map = state.map;
+        for image in
+            (0..VOLUMES).filter(|image| release && state.locked[*image]).collect::<Vec<_>>()
+        {
+            let kind = Kind::Unlock(image);
+            self.put_on_the_wire(crate::cluster::Op { client, token: Token::None, map, kind });
+        }
+    }
+
+    fn gate_changes(&mut self, gateway: usize, gate: Gate) {
+        self.gates(gateway, gate);
+        if gate.is_open() {
+            let all = self.nodes[gateway].connections.iter();
+            let all: Vec<_> = all.map(|(id, connection)| (*id, connection.host)).collect();
+            for (id, host) in all {
+                self.to_host(host, gateway, id, Told::Ping(gate.ping()));
+            }
+        }
+    }
+
+    fn load(&mut self, gateway: usize, record: &Record) {
+        let node = &mut self.nodes[gateway];
+        node.contents = record.contents.clone();
+        node.reservations = Reservations::new(true);
+        let reserved = &record.contents.volumes[VOLUMES - 1].reserved;
+        let saved = reserved.saved(&[FAMILY]).expect("hosts of this world");
+        if node.reservations.restore(saved).is_err() {
+            self.wrong("the record's reservations cannot be loaded".into());
+        }
+    }
+
+    fn execute(&mut self, gateway: usize, request: Request, body: &[u8]) {
+        let node = &mut self.nodes[gateway];
+        node.changing = true;
+        let mut reservations = node.reservations.clone();
+        let act = act_of(body);
+        let good = perform(&mut reservations, act);
+        let mut contents =
+            node.machine.record().map_or_else(Contents::default, |record| record.contents.clone());
+        if let Some(saved) = reservations.saved() {
+            let generation = reservations.generation();
+            let reserved =
+                Reserved::of(&saved, generation, &[FAMILY]).expect("hosts of this world");
+            contents.volumes[VOLUMES - 1].reserved = reserved;
+        }
+        node.prepared = Some(reservations);
+        let input = Input::Executed(request, Box::new(contents), vec![u8::from(good)]);
+        let at = self.now + self.chance.below(500);
+        self.to_node(gateway, at, Event::Executed(Box::new(input)));
+    }
+
+    fn change_ends(&mut self, gateway: usize) {
+        let node = &mut self.nodes[gateway];
+        node.changing = false;
+        for id in std::mem::take(&mut node.held) {
+            self.to_node(gateway, self.now, Event::Run(id));
+        }
+    }
+
+    fn answer_request(&mut self, gateway: usize, id: u64, answer: Answer) {
+        let Some((connection, host)) = self.nodes[gateway].requests.remove(&id) else { return };
+        let told = match answer {
+            Answer::Body(body) if body == [1] => Told::Good(0),
+            Answer::Body(_) => Told::Conflict,
+            Answer::Busy => Told::Busy,
+            Answer::Record(record) => {
+                Told::Status(state_of(&record.contents.volumes[VOLUMES - 1].reserved))
+            }
+            Answer::Unknown => return self.abort(gateway, connection),
+        };
+        if self.nodes[gateway].connections.contains_key(&connection) {
+            self.to_host(host, gateway, connection, told);
+        }
+    }
+
+    fn abort(&mut self, gateway: usize, id: u64) {
+        if let Some(connection) = self.nodes[gateway].connections.remove(&id) {
+            self.to_host(connection.host, gateway, id, Told::Aborted);
+        }
+    }
+
+    /// A host logs in: its other connections end, and what it has sent over them.
+    pub fn login(&mut self, gateway: usize, id: u64, host: u8) {
+        let node = &mut self.nodes[gateway];
+        let link = node.machine.gate().connected();
+        let others = node.connections.iter().filter(|(_, other)| other.host == host);
+        let others: Vec<u64> = others.map(|(id, _)| *id).collect();
+        others.into_iter().for_each(|id| self.abort(gateway, id));
+        let node = &mut self.nodes[gateway];
+        node.commands.retain(|_, command| command.host != host || command.submitted);
+        node.requests.retain(|_, (_, other)| *other != host);
+        node.connections.insert(id, Connection { host, link, login_waits: true });
+        self.answer_logins(gateway);
+    }
+
+    /// Logins are answered when nothing of their hosts' former connections is under way.
+    fn answer_logins(&mut self, gateway: usize) {
+        let node = &mut self.nodes[gateway];
+        let gate = node.machine.gate();
+        let mut ready = Vec::new();
+        for (id, connection) in &mut node.connections {
+            let mut commands = node.commands.values();
+            let waits = commands.any(|c| c.host == connection.host && c.connection != *id);
+            if connection.login_waits && !waits {
+                connection.login_waits = false;
+                connection.link = gate.connected();
+                ready.push((connection.host, *id));
+            }
+        }
+        for (host, id) in ready {
+            self.to_host(host, gateway, id, Told::LoggedIn);
+        }
+    }
+
+    /// A host has closed a connection.
+    pub fn closed(&mut self, gateway: usize, id: u64) {
+        self.nodes[gateway].connections.remove(&id);
+    }
+
+    /// The answer to a ping arrives.
+    pub fn pong(&mut self, gateway: usize, id: u64, ping: Ping) {
+        if let Some(connection) = self.nodes[gateway].connections.get_mut(&id) {
+            connection.link.renew(ping);
+        }
+    }
+
+    /// A command arrives.
+    pub fn command(&mut self, gateway: usize, id: u64, wanted: Wanted) {
+        let number = self.number();
+        let node = &mut self.nodes[gateway];
+        let Some(connection) = node.connections.get(&id) else {
+            return;
+        };
+        let host = connection.host;
+        match wanted {
+            Wanted::Reserve(act) => {
+                node.requests.insert(number, (id, host));
+                return self.feed(gateway, Input::Reserve(number, body_of(act)));
+            }
+            Wanted::Report => {
+                node.requests.insert(number, (id, host));
+                return self.feed(gateway, Input::Report(number));
+            }
+            _ => {}
+        }
+        let stamp = connection.link.stamp();
+        let (submitted, exclusive) = (false, false);
+        let command = Command { connection: id, host, wanted, stamp, submitted, exclusive };
+        node.commands.insert(number, command);
+        let slow = self.plan.slow > 0 && self.chance.once_in(self.plan.slow);
+        let delay = self.chance.below(if slow { 9 * SEC } else { MS / 2 });
+        self.to_node(gateway, self.now + delay, Event::Run(number));
+    }
+
+    /// A command is to be executed.
+    pub fn run(&mut self, gateway: usize, id: u64) {
+        let node = &mut self.nodes[gateway];
+        let Some(command) = node.commands.get(&id).cloned() else { return };
+        if !node.connections.contains_key(&command.connection) {
+            node.commands.remove(&id);
+            return self.answer_logins(gateway);
+        }
+        let gate = node.machine.gate();
+        match gate.admits(command.stamp) {
+            Admission::Execute => {}
+            Admission::Busy => return self.end(gateway, id, Told::Busy),
+            Admission::Standby => return self.end(gateway, id, Told::Standby),
+        }
+        let place = command.wanted.place();
+        if node.changing && place.reserved() {
+            node.held.push(id);
+            return;
+        }
+        let access = node.reservations.access(&registrant(command.host));
+        let writes = !matches!(command.wanted, Wanted::Read(_));
+        if place.reserved() && (writes && !access.write || !access.read) {
+            return self.end(gateway, id, Told::Conflict);
+        }
+        let busy = |other: &Command| {
+            other.submitted && other.wanted.place() == place && other.wanted.writes()
+        };
+        let compares = matches!(command.wanted, Wanted::CompareAndWrite(..));
+        let blocked =
+            node.commands.values().any(|other| busy(other) && (other.exclusive || compares));
+        if blocked && writes {
+            return self.to_node(gateway, self.now + MS, Event::Run(id));
+        }
+        let kind = match command.wanted {
+            Wanted::Write(place, value) => Kind::Write(place, value, gate.epoch()),
+            _ => Kind::Read(place, gate.epoch()),
+        };
+        self.begin_io(gateway, id, kind, compares);
+    }
+
+    fn begin_io(&mut self, gateway: usize, id: u64, kind: Kind, exclusive: bool) {
+        let node = &mut self.nodes[gateway];
+        let Some(command) = node.commands.get_mut(&id) else { return };
+        let volume = usize::from(command.wanted.place().volume);
+        (command.submitted, command.exclusive) = (true, exclusive);
+        let Some(client) = node.client else { return };
+        if matches!(kind, Kind::Write(..)) && !self.cluster.clients[client].locked[volume] {
+            let given = Err(Failure::ReadOnly);
+            return self.to_node(
+                gateway,
+                self.now,
+                Event::Given(client, Token::Command(id), given),
+            );
+        }
+        self.submit(client, Token::Command(id), kind);
+    }
+
+    /// I/O of a command has ended.
+    pub fn io_done(&mut self, gateway: usize, id: u64, given: Result<Given, Failure>) {
+        let node = &mut self.nodes[gateway];
+        let (Some(client), Some(command)) = (node.client, node.commands.get(&id).cloned()) else {
+            return;
+        };
+        let made_by = self.cluster.clients[client].made_by;
+        match (command.wanted, given) {
+            (_, Err(failure)) => self.feed(gateway, Input::IoFailed(made_by, failure)),
+            (Wanted::CompareAndWrite(place, expected, value), Ok(Given::Value(present))) => {
+                if present == expected {
+                    let epoch = node.machine.gate().epoch();
+                    self.begin_io(gateway, id, Kind::Write(place, value, epoch), true);
+                } else {
+                    self.end(gateway, id, Told::Miscompare(present));
+                }
+            }
+            (_, Ok(Given::Value(value))) => self.end(gateway, id, Told::Good(value)),
+            (_, Ok(_)) => self.end(gateway, id, Told::Good(0)),
+        }
+    }
+
+    fn end(&mut self, gateway: usize, id: u64, told: Told) {
+        let node = &mut self.nodes[gateway];
+        let Some(command) = node.commands.remove(&id) else { return };
+        if node.connections.contains_key(&command.connection) {
+            self.to_host(command.host, gateway, command.connection, told);
+        }
+        self.look_drained(gateway);
+        self.answer_logins(gateway);
+    }
+
+    fn look_drained(&mut self, gateway: usize) {
+        let node = &mut self.nodes[gateway];
+        if node.commands.values().all(|command| !command.submitted)
+            && let Some(op) = node.draining.take()
+        {
+            self.to_node(gateway, self.now, Event::Drained(op));
+        }
+    }
+
+    /// The process ends: what its client has not sent is lost.
+    pub fn kill(&mut self, gateway: usize, silent: bool) {
+        self.tell(|| format!("gateway {gateway} is killed"));
+        self.drop_client(gateway, false);
+        let incarnation = self.nodes[gateway].incarnation + 1;
+        let connections = std::mem::take(&mut self.nodes[gateway].connections);
+        for (id, connection) in connections {
+            if !silent {
+                self.to_host(connection.host, gateway, id, Told::Aborted);
+            }
+        }
+        let before = &self.nodes[gateway];
+        let (cut_until, client_ended) = (before.cut_until, self.now);
+        let mut node = Node::new(gateway, self.now);
+        (node.alive, node.incarnation) = (false, incarnation);
+        (node.cut_until, node.client_ended) = (cut_until, client_ended);
+        self.nodes[gateway] = node;
+    }
+
+    /// A new process begins.
+    pub fn start(&mut self, gateway: usize) {
+        if self.nodes[gateway].alive && self.nodes[gateway].incarnation > 0 {
+            return;
+        }
+        let before = &self.nodes[gateway];
+        let incarnation = before.incarnation;
+        let (cut_until, client_ended) = (before.cut_until, before.client_ended);
+        let mut node = Node::new(gateway, self.now);
+        (node.incarnation, node.cut_until, node.client_ended) =
+            (incarnation, cut_until, client_ended);
+        self.nodes[gateway] = node;
+        self.drive(gateway);
+    }
+}
+
+fn body_of(act: Act) -> Vec<u8> {
+    match act {
+        Act::Register(host) => vec![0, host],
+        Act::Reserve(host) => vec![1, host],
+        Act::Release(host) => vec![2, host],
+        Act::Preempt(host, other) => vec![3, host, other],
+        Act::Report | Act::Write(_) => Vec::new(),
+    }
+}
+
+fn act_of(body: &[u8]) -> Act {
+    match *body {
+        [0, host] => Act::Register(host),
+        [1, host] => Act::Reserve(host),
+        [2, host] => Act::Release(host),
+        [3, host, other] => Act::Preempt(host, other),
+        _ => Act::Report,
+    }
+}
