@@ -322,9 +322,9 @@ impl Gateway {
         let epoch = record.epoch;
         if known.is_none_or(|known| known.epoch < epoch) {
             let first = known.is_none();
-            let rank = self.config.rank;
+            // What was tried for another epoch keeps nobody from this one: its heir least of all.
             if let Role::Standby(watch) = &mut self.role {
-                *watch = Watch::new(self.now, rank);
+                *watch = Watch::new(self.now, 0);
             }
             self.set_gate(Gate::closed(epoch));
             self.act(Action::Access(epoch, Access::of(&record)));

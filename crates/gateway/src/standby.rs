@@ -105,6 +105,7 @@ impl Gateway {
     pub(crate) fn pinged(&mut self, sent: Duration, result: Result) {
         let (now, epoch, later) = (self.now, self.gate.epoch(), RANK * self.config.rank);
         let Role::Standby(watch) = &mut self.role else { return };
+        watch.next = watch.next.min(now.max(sent + PING_EVERY));
         let Ok(Reply::Acks { acks, .. }) = result else { return watch.heard() };
         let mut owners = acks.iter().flat_map(|Ack(bytes)| match Response::decode(bytes) {
             Ok(Response::Owner(owner)) => Some(owner),

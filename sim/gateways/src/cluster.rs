@@ -296,6 +296,9 @@ impl World {
             },
             Kind::Break(image, owner) => {
                 if self.cluster.locks[image] == Some(owner) {
+                    if !self.cluster.blocklisted(owner, self.cluster.map, self.now) {
+                        self.wrong(format!("the lock of client {owner} is broken unfenced"));
+                    }
                     self.cluster.locks[image] = None;
                 }
                 done

@@ -158,9 +158,11 @@ impl World {
             }
             Fault::Freeze => {
                 node.unreachable_since = node.unreachable_since.or(Some(self.now));
-                node.frozen_until = node.frozen_until.max(until);
+                let before = node.frozen_until.max(self.now);
+                node.frozen_until = before.max(until);
+                // Its clock stops, too, or goes on meanwhile.
                 if self.chance.once_in(2) {
-                    self.nodes[gateway].lag += until - self.now;
+                    node.lag += node.frozen_until - before;
                 }
                 self.at(until, Event::Reachable(gateway));
             }
