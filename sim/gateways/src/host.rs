@@ -136,7 +136,10 @@ impl World {
         let connection = self.hosts[number].paths[path];
         if sent.is_some() || connection.is_some_and(|(_, ready)| !ready) {
             // No answer in time.
-            if let Some((id, _)) = self.hosts[number].paths[path].take() {
+            // Half of the hosts just forget the connection: the gateway never hears that it has ended.
+            if let Some((id, _)) = self.hosts[number].paths[path].take()
+                && self.chance.once_in(2)
+            {
                 self.say(number, path, id, Said::Closed);
             }
             self.attempt_unknown(number);

@@ -1,0 +1,483 @@
+//! The state machine, step by step: what it does in which order, and what it never does.
+
+use std::time::Duration;
+
+use lunet_gateway::{
+    Access, AccessState, Ack, Action, Admission, Answer, Attention, ClientName, Condition, Config,
+    Contents, Epoch, Failure, Gateway, GatewayId, Input, Message, NotifyId, OpId, Order, Owner,
+    Port, Record, Refusal, Reply, Request, Response, TEN_YEARS,
+};
+
+const SECOND: Duration = Duration::from_secs(1);
+
+fn client(number: u16) -> ClientName {
+    ClientName { address: format!("192.0.2.7:0/{number}"), lock: format!("client.{number}") }
+}
+
+fn record(epoch: u64, owner: Option<u16>) -> Record {
+    let port = |n: u16| Port { gateway: GatewayId(n), group: n + 1, relative: n + 1 };
+    let ports = (0..3).map(port).collect();
+    let mut record = Record::new("iqn.2026-11.local:g", ports, Contents::default());
+    record.epoch = Epoch(epoch);
+    record.owner = owner.map(|n| Owner { gateway: GatewayId(n), client: client(n) });
+    record
+}
+
+fn bytes(record: &Record) -> Vec<u8> {
+    record.encode().unwrap()
+}
+
+/// A gateway with its clock.
+struct Bench {
+    gateway: Gateway,
+    now: Duration,
+    /// The ping that it waits for.
+    ping: Option<OpId>,
+}
+
+impl Bench {
+    /// Gateway 1 of three, as standby of that record.
+    fn standby(record: &Record) -> Self {
+        let config = Config { me: GatewayId(1), rank: 0 };
+        let mut bench = Self { gateway: Gateway::new(config, SECOND), now: SECOND, ping: None };
+        let actions = bench.actions();
+        let [Action::NewClient(op)] = actions[..] else { panic!("{actions:?}") };
+        let actions = bench.done(op, Ok(Reply::Client(client(1))));
+        let op = actions.iter().find_map(|action| match action {
+            Action::ReadRecord(op) => Some(*op),
+            _ => None,
+        });
+        bench.done(op.unwrap(), Ok(Reply::Record(bytes(record))));
+        assert_eq!(bench.gateway.condition(), Condition::Standby);
+        bench
+    }
+
+    /// The same, when it has taken the group over.
+    fn owner() -> Self {
+        let mut bench = Self::standby(&record(4, None));
+        bench.takes_over(&record(4, None));
+        assert_eq!(bench.gateway.condition(), Condition::Owner);
+        bench
+    }
+
+    fn actions(&mut self) -> Vec<Action> {
+        let actions: Vec<_> = std::iter::from_fn(|| self.gateway.action()).collect();
+        for action in &actions {
+            if let Action::Notify(op, bytes, _) = action
+                && matches!(Message::decode(bytes), Ok(Message::Ping(_)))
+            {
+                self.ping = Some(*op);
+            }
+        }
+        actions
+    }
+
+    fn input(&mut self, input: Input) -> Vec<Action> {
+        self.gateway.handle(self.now, input);
+        self.actions()
+    }
+
+    fn done(&mut self, op: OpId, result: lunet_gateway::Result) -> Vec<Action> {
+        self.input(Input::Done(op, result))
+    }
+
+    /// An administrator has it take over, and everything goes well: the names of the steps.
+    fn takes_over(&mut self, record: &Record) -> Vec<&'static str> {
+        let actions = self.input(Input::Order(Order::TakeOver));
+        self.steps(actions, record, usize::MAX, Failure::Other(5)).0
+    }
+
+    /// Goes on with a takeover until its end, or until the step with that number fails: all steps, and the last actions.
+    fn steps(
+        &mut self,
+        mut actions: Vec<Action>,
+        record: &Record,
+        fails_at: usize,
+        failure: Failure,
+    ) -> (Vec<&'static str>, Vec<Action>) {
+        let mut names = Vec::new();
+        loop {
+            let step = actions.iter().find_map(|action| match action {
+                Action::Look(op) => {
+                    let locks = record.owner.iter().map(|owner| owner.client.clone()).collect();
+                    Some(("look", *op, Reply::Seen { record: bytes(record), locks }))
+                }
+                Action::Blocklist(op, address, limit) => {
+                    assert_eq!((&address[..], *limit), ("192.0.2.7:0/0", TEN_YEARS));
+                    Some(("blocklist", *op, Reply::Done))
+                }
+                Action::WaitForMap(op) => Some(("map", *op, Reply::Done)),
+                Action::BreakLock(op, owner) => {
+                    assert_eq!(*owner, client(0));
+                    Some(("break", *op, Reply::Done))
+                }
+                Action::Acquire(op) => Some(("acquire", *op, Reply::Done)),
+                Action::Refresh(op) => Some(("refresh", *op, Reply::Done)),
+                Action::ReadRecord(op) => Some(("read", *op, Reply::Record(bytes(record)))),
+                Action::Swap { op, expect, record: next } => {
+                    assert_eq!(*expect, (record.epoch, record.revision));
+                    assert_eq!(next.epoch, record.epoch.next());
+                    Some(("swap", *op, Reply::Done))
+                }
+                _ => None,
+            });
+            let Some((name, op, reply)) = step else { return (names, actions) };
+            names.push(name);
+            if names.len() > fails_at {
+                return (names, self.done(op, Err(failure)));
+            }
+            actions = self.done(op, Ok(reply));
+            if name == "swap" {
+                return (names, actions);
+            }
+        }
+    }
+
+    fn notified(&mut self, message: &Message) -> (Response, Vec<Action>) {
+        let actions = self.input(Input::Notified(NotifyId(9), message.encode()));
+        let response = actions.iter().find_map(|action| match action {
+            Action::Acknowledge(NotifyId(9), bytes) => Response::decode(bytes).ok(),
+            _ => None,
+        });
+        (response.unwrap_or(Response::Busy), actions)
+    }
+
+    /// Answers pings for so many seconds with these.
+    fn pings(&mut self, seconds: u32, acks: &[Response], delay: Duration) -> Vec<Action> {
+        let mut last = Vec::new();
+        for _ in 0..seconds {
+            self.now += SECOND;
+            self.input(Input::Tick);
+            let ping = self.ping.take();
+            let Some(op) = ping else { continue };
+            self.now += delay;
+            let acks = acks.iter().map(|response| Ack(response.encode())).collect();
+            last = self.done(op, Ok(Reply::Acks { acks, all: true }));
+            if self.gateway.condition() != Condition::Standby {
+                break;
+            }
+        }
+        last
+    }
+}
+
+const FENCED_STEPS: [&str; 8] =
+    ["look", "blocklist", "map", "break", "acquire", "refresh", "read", "swap"];
+
+#[test]
+fn a_takeover_has_one_order() {
+    let before = record(4, Some(0));
+    let mut bench = Bench::standby(&before);
+    let actions = bench.input(Input::Order(Order::TakeOver));
+    let (names, actions) = bench.steps(actions, &before, usize::MAX, Failure::Other(5));
+    assert_eq!(names, FENCED_STEPS);
+    let place = |wanted: fn(&Action) -> bool| actions.iter().position(wanted).unwrap();
+    let load = place(|action| matches!(action, Action::Load(_)));
+    let told = place(|action| *action == Action::Attention(Attention::AccessChanged));
+    let open = place(|action| matches!(action, Action::Gate(gate) if gate.is_open()));
+    let access = place(|action| matches!(action, Action::Access(..)));
+    assert!(load < told && told < open && open < access);
+    let Action::Access(epoch, Access(states)) = &actions[access] else { unreachable!() };
+    assert_eq!((*epoch, states[1]), (Epoch(5), (2, AccessState::Optimized)));
+}
+
+#[test]
+fn a_group_without_an_owner_needs_no_fence() {
+    let mut bench = Bench::standby(&record(4, None));
+    assert_eq!(bench.takes_over(&record(4, None)), ["look", "acquire", "refresh", "read", "swap"]);
+}
+
+#[test]
+fn whatever_fails_leaves_a_standby_with_a_new_client() {
+    for at in 0..FENCED_STEPS.len() {
+        for failure in [Failure::Lost, Failure::Blocklisted, Failure::TimedOut, Failure::Other(5)] {
+            let before = record(4, Some(0));
+            let mut bench = Bench::standby(&before);
+            let actions = bench.input(Input::Order(Order::TakeOver));
+            let (names, actions) = bench.steps(actions, &before, at, failure);
+            assert_eq!(names, FENCED_STEPS[..=at]);
+            assert!(matches!(
+                actions[..],
+                [Action::DropClient { release: true }, Action::NewClient(_)]
+            ));
+            assert!(!bench.gateway.gate().is_open());
+            let Action::NewClient(op) = actions[1] else { unreachable!() };
+            bench.done(op, Ok(Reply::Client(client(8))));
+            assert_eq!(bench.gateway.condition(), Condition::Standby);
+        }
+    }
+}
+
+#[test]
+fn a_takeover_that_hangs_is_given_up() {
+    let mut bench = Bench::standby(&record(4, Some(0)));
+    bench.input(Input::Order(Order::TakeOver));
+    assert_eq!(bench.gateway.timeout(), Some(bench.now + 30 * SECOND));
+    bench.now += 30 * SECOND;
+    let actions = bench.input(Input::Tick);
+    assert!(matches!(actions[..], [Action::DropClient { .. }, Action::NewClient(_)]));
+}
+
+#[test]
+fn an_owner_that_answers_is_left_alone_and_a_silent_one_is_not() {
+    let mut bench = Bench::standby(&record(4, Some(0)));
+    bench.pings(60, &[Response::NotOwner(Epoch(4)), Response::Owner(Epoch(4))], Duration::ZERO);
+    assert_eq!(bench.gateway.condition(), Condition::Standby);
+    // Others answer, and nobody is the owner: an empty list and a list of others are the same.
+    bench.pings(4, &[Response::NotOwner(Epoch(4))], SECOND / 10);
+    assert_eq!(bench.gateway.condition(), Condition::Standby);
+    let actions = bench.pings(3, &[], SECOND / 10);
+    assert_eq!(bench.gateway.condition(), Condition::TakingOver);
+    assert!(matches!(actions[..], [Action::Look(_)]));
+}
+
+#[test]
+fn pings_that_were_late_here_say_nothing_of_the_owner() {
+    let mut bench = Bench::standby(&record(4, Some(0)));
+    bench.pings(60, &[], 10 * SECOND);
+    assert_eq!(bench.gateway.condition(), Condition::Standby);
+}
+
+#[test]
+fn a_lock_of_somebody_else_is_looked_at_for_a_while() {
+    let before = record(4, Some(0));
+    let mut bench = Bench::standby(&before);
+    let mut actions = bench.input(Input::Order(Order::TakeOver));
+    let seen = Reply::Seen { record: bytes(&before), locks: vec![client(0), client(2)] };
+    for look in 1..=6 {
+        let [Action::Look(op)] = actions[..] else { panic!("{look}: {actions:?}") };
+        actions = bench.done(op, Ok(seen.clone()));
+        if look < 6 {
+            assert_eq!(actions, []);
+            bench.now += SECOND / 2;
+            actions = bench.input(Input::Tick);
+        }
+    }
+    let mut listed = Vec::new();
+    while let [Action::Blocklist(op, address, _)] = &actions[..] {
+        listed.push(address.clone());
+        actions = bench.done(*op, Ok(Reply::Done));
+    }
+    assert_eq!(listed, [client(0).address, client(2).address]);
+    assert!(matches!(actions[..], [Action::WaitForMap(_)]));
+}
+
+#[test]
+fn whoever_was_quicker_keeps_the_group() {
+    let before = record(4, Some(0));
+    for at in ["look", "read"] {
+        let mut bench = Bench::standby(&before);
+        let mut actions = bench.input(Input::Order(Order::TakeOver));
+        if at == "look" {
+            // An administrator's order holds for any epoch; a silent owner's does not.
+            bench = Bench::standby(&before);
+            actions = bench.pings(8, &[], SECOND / 10);
+        }
+        let other = record(5, Some(2));
+        loop {
+            let step = actions.last().cloned().unwrap();
+            actions = match step {
+                Action::Look(op) => {
+                    let record = if at == "look" { &other } else { &before };
+                    bench.done(op, Ok(Reply::Seen { record: bytes(record), locks: vec![] }))
+                }
+                Action::ReadRecord(op) => bench.done(op, Ok(Reply::Record(bytes(&other)))),
+                Action::Blocklist(op, ..)
+                | Action::WaitForMap(op)
+                | Action::BreakLock(op, _)
+                | Action::Acquire(op)
+                | Action::Refresh(op) => bench.done(op, Ok(Reply::Done)),
+                Action::Swap { .. } => panic!("it stands for epoch 5 of another"),
+                _ => break,
+            };
+            if actions.is_empty() {
+                break;
+            }
+        }
+        assert_ne!(bench.gateway.condition(), Condition::Owner, "{at}");
+    }
+}
+
+#[test]
+fn an_owner_that_is_deposed_says_nothing_more() {
+    let causes: [fn(&mut Bench) -> Vec<Action>; 5] = [
+        |bench| bench.input(Input::IoFailed(OpId(1), Failure::Blocklisted)),
+        |bench| bench.input(Input::IoFailed(OpId(1), Failure::ReadOnly)),
+        |bench| bench.input(Input::WatchFailed(OpId(1))),
+        |bench| bench.notified(&Message::Changed(Epoch(6))).1,
+        |bench| bench.notified(&Message::Ping(Epoch(6))).1,
+    ];
+    for cause in causes {
+        let mut bench = Bench::owner();
+        let stamp = bench.gateway.gate().connected().stamp();
+        assert_eq!(bench.gateway.gate().admits(stamp), Admission::Execute);
+        let actions = cause(&mut bench);
+        assert!(
+            matches!(
+                actions[..],
+                [
+                    Action::StopAnswering(_),
+                    Action::AbortConnections,
+                    Action::Attention(Attention::NexusLoss),
+                    Action::DropClient { release: false },
+                    Action::NewClient(_)
+                ]
+            ),
+            "{actions:?}"
+        );
+        assert_eq!(bench.gateway.gate().admits(stamp), Admission::Standby);
+        assert_eq!(bench.gateway.condition(), Condition::Fenced);
+    }
+    let mut bench = Bench::owner();
+    for input in [
+        Input::IoFailed(OpId(1), Failure::TimedOut),
+        Input::IoFailed(OpId(77), Failure::Blocklisted),
+        Input::WatchFailed(OpId(77)),
+    ] {
+        assert_eq!(bench.input(input), []);
+    }
+    assert!(Failure::TimedOut.may_take_effect() && !Failure::Blocklisted.may_take_effect());
+}
+
+#[test]
+fn commands_of_an_earlier_epoch_are_never_executed() {
+    let mut bench = Bench::standby(&record(4, None));
+    let mut link = bench.gateway.gate().connected();
+    bench.takes_over(&record(4, None));
+    let gate = bench.gateway.gate();
+    assert_eq!(gate.admits(link.stamp()), Admission::Busy);
+    let early = link.stamp();
+    link.renew(gate.ping());
+    assert_eq!(gate.admits(link.stamp()), Admission::Execute);
+    assert_eq!(gate.admits(early), Admission::Busy);
+}
+
+#[test]
+fn a_planned_move_drains_flushes_and_leaves() {
+    let mut bench = Bench::owner();
+    let stamp = bench.gateway.gate().connected().stamp();
+    let actions = bench.input(Input::Order(Order::MoveTo(GatewayId(2))));
+    let [Action::Gate(gate), Action::Drain(op)] = actions[..] else { panic!("{actions:?}") };
+    assert_eq!(gate.admits(stamp), Admission::Busy);
+    let actions = bench.done(op, Ok(Reply::Done));
+    let [Action::Flush(op)] = actions[..] else { panic!("{actions:?}") };
+    let actions = bench.done(op, Ok(Reply::Done));
+    let [Action::Release(op)] = actions[..] else { panic!("{actions:?}") };
+    let actions = bench.done(op, Ok(Reply::Done));
+    let [Action::Swap { op, record, .. }] = &actions[..] else { panic!("{actions:?}") };
+    assert_eq!((record.owner.as_ref(), record.heir), (None, Some(GatewayId(2))));
+    let actions = bench.done(*op, Ok(Reply::Done));
+    assert!(actions.iter().all(|action| !matches!(action, Action::DropClient { .. })));
+    assert_eq!(bench.gateway.condition(), Condition::Standby);
+    assert_eq!(bench.gateway.gate().epoch(), Epoch(6));
+}
+
+#[test]
+fn a_drain_that_does_not_end_keeps_the_owner() {
+    let mut bench = Bench::owner();
+    let order = Order::MoveTo(GatewayId(2));
+    let stamp = bench.gateway.gate().connected().stamp();
+    let actions = bench.input(Input::Order(order));
+    let Action::Drain(op) = actions[1] else { panic!("{actions:?}") };
+    assert_eq!(bench.gateway.timeout(), Some(bench.now + SECOND));
+    bench.now += SECOND;
+    let actions = bench.input(Input::Tick);
+    assert_eq!(actions[1], Action::Refuse(order, Refusal::NotDrained));
+    assert_eq!(bench.gateway.gate().admits(stamp), Admission::Execute);
+    assert_eq!(bench.done(op, Ok(Reply::Done)), []);
+}
+
+#[test]
+fn a_release_that_does_not_end_fences_the_owner() {
+    let mut bench = Bench::owner();
+    let actions = bench.input(Input::Order(Order::MoveTo(GatewayId(2))));
+    let Action::Drain(op) = actions[1] else { panic!("{actions:?}") };
+    let Action::Flush(op) = bench.done(op, Ok(Reply::Done))[0] else { panic!("no flush") };
+    bench.done(op, Ok(Reply::Done));
+    bench.now += 4 * SECOND;
+    assert!(matches!(bench.input(Input::Tick)[0], Action::StopAnswering(_)));
+}
+
+#[test]
+fn good_follows_the_record() {
+    for remote in [false, true] {
+        let mut bench = Bench::owner();
+        let (request, actions) = if remote {
+            let (_, actions) = bench.notified(&Message::Forward(Epoch(5), vec![1]));
+            (Request::Remote(NotifyId(9)), actions)
+        } else {
+            (Request::Local(3), bench.input(Input::Reserve(3, vec![1])))
+        };
+        assert_eq!(actions, [Action::Execute(request, vec![1])]);
+        // A second one meanwhile.
+        assert_eq!(bench.input(Input::Reserve(4, vec![])), [Action::Answer(4, Answer::Busy)]);
+        let contents = Box::new(Contents::default());
+        let actions = bench.input(Input::Executed(request, contents, vec![7]));
+        let [Action::Swap { op, .. }] = actions[..] else { panic!("{actions:?}") };
+        assert_eq!(bench.done(op, Ok(Reply::Done)), [Action::Apply(request)]);
+        let actions = bench.input(Input::Applied(request));
+        match &actions[0] {
+            Action::Answer(3, answer) => assert_eq!(*answer, Answer::Body(vec![7])),
+            Action::Acknowledge(_, bytes) => {
+                assert_eq!(Response::decode(bytes), Ok(Response::Done(vec![7])));
+            }
+            other => panic!("{other:?}"),
+        }
+    }
+}
+
+#[test]
+fn an_owner_that_cannot_write_the_record_is_fenced() {
+    let mut bench = Bench::owner();
+    bench.input(Input::Reserve(3, vec![1]));
+    let contents = Box::new(Contents::default());
+    let actions = bench.input(Input::Executed(Request::Local(3), contents, vec![7]));
+    let [Action::Swap { op, .. }] = actions[..] else { panic!("{actions:?}") };
+    let actions = bench.done(op, Err(Failure::Lost));
+    assert_eq!(actions[1], Action::Abandon(Request::Local(3)));
+    assert!(actions.iter().all(|action| !matches!(action, Action::Answer(..))));
+}
+
+#[test]
+fn a_forwarded_request_is_answered_as_far_as_is_known() {
+    let owner = |response: Response| vec![Ack(response.encode())];
+    let cases = [
+        (owner(Response::Done(vec![7])), false, Answer::Body(vec![7])),
+        (owner(Response::Busy), false, Answer::Busy),
+        (owner(Response::NotOwner(Epoch(4))), true, Answer::Busy),
+        (Vec::new(), true, Answer::Busy),
+        (owner(Response::NotOwner(Epoch(4))), false, Answer::Unknown),
+    ];
+    for (acks, all, answer) in cases {
+        let mut bench = Bench::standby(&record(4, Some(0)));
+        let actions = bench.input(Input::Reserve(3, vec![1]));
+        let message = Message::Forward(Epoch(4), vec![1]).encode();
+        let op = actions.iter().find_map(|action| match action {
+            Action::Notify(op, bytes, _) if *bytes == message => Some(*op),
+            _ => None,
+        });
+        let actions = bench.done(op.unwrap(), Ok(Reply::Acks { acks, all }));
+        assert_eq!(actions, [Action::Answer(3, answer)]);
+    }
+}
+
+#[test]
+fn a_request_forwarded_in_another_epoch_is_not_executed() {
+    let mut bench = Bench::owner();
+    let (response, actions) = bench.notified(&Message::Forward(Epoch(4), vec![1]));
+    assert_eq!((response, actions.len()), (Response::Busy, 1));
+}
+
+#[test]
+fn a_report_reads_the_record() {
+    let mut bench = Bench::standby(&record(4, Some(0)));
+    let actions = bench.input(Input::Report(3));
+    let op = actions.iter().find_map(|action| match action {
+        Action::ReadRecord(op) => Some(*op),
+        _ => None,
+    });
+    let mut newer = record(4, Some(0));
+    newer.revision = 9;
+    let actions = bench.done(op.unwrap(), Ok(Reply::Record(bytes(&newer))));
+    assert_eq!(actions, [Action::Answer(3, Answer::Record(Box::new(newer)))]);
+}
