@@ -2,6 +2,7 @@
 
 SECONDS ?= 10
 SEEDS ?= 2000
+GROUPS ?= 3000
 FIRST ?= 1
 KILLS ?= 1000
 TARGETS ?=
@@ -131,9 +132,11 @@ bench-lab: prepare ## compare with LIO and nvmet in the guest, seven rounds: ove
 	LAB_ROUNDS=7 lab/test nvme-speed
 	LAB_ROUNDS=7 lab/test nvme-rdma-speed
 
-sim: ## run SEEDS simulated worlds of the whole server (default 2000), from FIRST on; `cd sim && cargo run -- --story SEED` shows one
+sim: ## run SEEDS simulated worlds of the whole server (default 2000), from FIRST on; `cd sim && cargo run -- --story SEED` shows one; and GROUPS of failover groups (default 3000; 100000 take two minutes)
 	cd sim && $(CARGO) test --locked -q
 	cd sim && $(CARGO) run --locked -q -- --seeds $(SEEDS) --first $(FIRST)
+	cd sim && $(CARGO) test --locked -q -p lunet-sim-gateways
+	cd sim && $(CARGO) run --locked -q -p lunet-sim-gateways -- --seeds $(GROUPS) --first $(FIRST)
 
 fuzz: ## fuzz each parser for SECONDS (default 10)
 	$(MAKE) -C fuzz -j2 -O fuzz SECONDS=$(SECONDS)
