@@ -233,7 +233,7 @@ fn an_image_belongs_to_one_server_and_to_the_same_one_after_its_death() -> Resul
     log_in(&server)?.write(0, 100, &bytes, BLOCK)?;
     // A second server serves everything but this image, and says who has it.
     let second = ceph.serve("lock", other.path()).quiet().start()?;
-    let fault = volume(&second)?["fault"].to_string();
+    let fault = fault(&second)?;
     let holder = ceph.rbd(&["lock", "ls", "lock", "--format", "json"])?;
     let holder: Value = serde_json::from_str(&holder)?;
     let address = holder[0]["address"].as_str().context("the lock has an owner")?;
@@ -351,13 +351,20 @@ fn what_would_endanger_data_is_refused_in_one_sentence() -> Result<()> {
     Ok(())
 }
 
+/// What is wrong with the volume, in lunet's words; nothing if it is served.
+fn fault(server: &Server) -> Result<String> {
+    let volume = volume(server)?;
+    let faults = volume["faults"].as_array().context("a list of faults")?;
+    Ok(faults.iter().filter_map(|fault| fault["text"].as_str()).collect())
+}
+
 /// Why a server does not serve an image. It serves all the same.
 fn refused(image: &str, conf: &Path) -> Result<String> {
     let data = scratch("lunet-rbd-")?;
     let server = Serve::config(config(image, conf, "")).data(data.path()).quiet().start()?;
-    let fault = volume(&server)?["fault"].to_string();
+    let fault = fault(&server)?;
     server.stop()?;
-    ensure!(fault != "null", "image {image} is served");
+    ensure!(!fault.is_empty(), "image {image} is served");
     Ok(fault)
 }
 
@@ -376,10 +383,10 @@ fn a_user_of_the_pool_alone_is_enough_for_a_server_without_root() -> Result<()> 
     fs::copy(ceph.directory.join("keyring.client.gateway"), &keyring)?;
     let conf = data.path().join("ceph.conf");
     fs::copy(ceph.conf(), &conf)?;
-    run(Command::new("chown").args(["-R", "nobody"]).arg(data.path()), PATIENCE)?.success()?;
     let more = format!("ceph-user = 'gateway'\nceph-keyring = '{}'", keyring.display());
-    let text = config("user", &conf, &more);
-    let serve = || Serve::config(text.clone()).data(data.path()).arguments(&["--user", "nobody"]);
+    fs::write(data.path().join("lunet.toml"), config("user", &conf, &more))?;
+    run(Command::new("chown").args(["-R", "nobody"]).arg(data.path()), PATIENCE)?.success()?;
+    let serve = || Serve::default().data(data.path()).arguments(&["--user", "nobody"]);
     let server = serve().start()?;
     let mut session = log_in(&server)?;
     let bytes = pattern(5, 8 * BLOCK);
