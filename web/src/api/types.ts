@@ -302,18 +302,17 @@ export interface Ceilings {
   binds_one_session: string | null;
 }
 
-export interface Setting {
-  kind: string;
-  name?: string;
-  module?: string;
-  path?: string;
-  file?: string;
-  nic?: string;
-  ring?: string;
-  dataset?: string;
-  property?: string;
-  key?: string;
-}
+/** What a rule sets: each kind that `measure/host/src/rules/setting.rs` has, which a test there compares. */
+export type Setting =
+  | { kind: "sysctl"; name: string }
+  | { kind: "module"; module: string; name: string }
+  | { kind: "sysfs"; path: string }
+  | { kind: "cpus"; file: string }
+  | { kind: "cmdline"; name: string }
+  | { kind: "ring"; nic: string; ring: string }
+  | { kind: "zfs"; dataset: string; property: string }
+  | { kind: "conf"; file: string; key: string; section?: string }
+  | { kind: "freebsd"; name: string; loader?: boolean };
 
 export interface PlanItem {
   rule: string;
@@ -346,9 +345,17 @@ export interface Verified {
 }
 
 /** What a change is worth: parts of what it was without it, 0.1 is a tenth more. */
+export interface Effect {
+  mean: number;
+  low: number;
+  high: number;
+}
+
 export interface Worth {
   name: string;
-  effect: { mean: number; low: number; high: number } | null;
+  effect: Effect | null;
+  /** In the runs that were made because it seemed to help. */
+  again: Effect | null;
   judgement: string;
   kept: boolean;
 }

@@ -2,7 +2,7 @@
 
 import { useSignal } from "@preact/signals";
 import { useEffect } from "preact/hooks";
-import type { Proof, Worth } from "../api/types";
+import type { Effect, Proof, Worth } from "../api/types";
 import { ago, decimalRate, plural, span } from "../lib/format";
 import { bytesOf } from "../lib/sizes";
 import { useResult, useRun } from "../jobs";
@@ -127,6 +127,12 @@ function ProofForm({ profile, rules, busy, running, start }: ProofFormProps) {
 /** Beyond a doubling, people think in factors. */
 const part = (value: number): string => (value > 1 ? `${(value + 1).toFixed(1)} times` : `${value < 0 ? "−" : "+"}${Math.abs(value * 100).toFixed(1)} %`);
 
+const interval = (it: Effect): string => `${part(it.low)} to ${part(it.high)}`;
+
+/** What seemed to help is measured once more; one that does not hold then is no effect. */
+const told = (it: Worth): { tone: "ok" | "bad" | "quiet"; text: string } =>
+  it.judgement === "noise" && it.again ? { tone: "quiet", text: "not confirmed" } : (TOLD[it.judgement] ?? { tone: "quiet", text: it.judgement });
+
 const TOLD: Record<string, { tone: "ok" | "bad" | "quiet"; text: string }> = {
   helps: { tone: "ok", text: "helps" },
   harms: { tone: "bad", text: "harms" },
@@ -179,7 +185,7 @@ function Effects({ worths }: { worths: Worth[] }) {
           head: "Throughput",
           cell: (it) =>
             it.effect ? (
-              <svg class="effect" viewBox="0 0 100 12" preserveAspectRatio="none" role="img" aria-label={`${part(it.effect.low)} to ${part(it.effect.high)}`}>
+              <svg class="effect" viewBox="0 0 100 12" preserveAspectRatio="none" role="img" aria-label={interval(it.effect)}>
                 <rect class="meter-all" width="100" height="12" />
                 <rect class="effect-none" x="49.8" width="0.4" height="12" />
                 <rect class={`effect-interval ${it.judgement}`} x={at(it.effect.low)} y="3" width={Math.max(0.5, at(it.effect.high) - at(it.effect.low))} height="6" />
@@ -190,17 +196,15 @@ function Effects({ worths }: { worths: Worth[] }) {
             ),
         },
         { head: "Effect", figures: true, cell: (it) => (it.effect ? part(it.effect.mean) : "–") },
-        { head: "With 95 % confidence", figures: true, cell: (it) => (it.effect ? `${part(it.effect.low)} to ${part(it.effect.high)}` : "–") },
+        { head: "With 95 % confidence", figures: true, cell: (it) => (it.effect ? interval(it.effect) : "–") },
+        { head: "Measured again", figures: true, cell: (it) => (it.again ? interval(it.again) : "–") },
         {
           head: "Judgement",
-          cell: (it) => {
-            const told = TOLD[it.judgement] ?? { tone: "quiet" as const, text: it.judgement };
-            return (
-              <>
-                <Badge tone={told.tone}>{told.text}</Badge> {it.kept && <Badge tone="ok">kept</Badge>}
-              </>
-            );
-          },
+          cell: (it) => (
+            <>
+              <Badge tone={told(it).tone}>{told(it).text}</Badge> {it.kept && <Badge tone="ok">kept</Badge>}
+            </>
+          ),
         },
       ]}
     />

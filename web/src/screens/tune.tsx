@@ -27,25 +27,27 @@ const EFFECTS: Record<string, string> = {
   reboot: "after a reboot",
 };
 
-/** A setting as people write it. */
+/** A setting as people write it. The compiler refuses a kind that is left out. */
 export function settingText(it: Setting): string {
   switch (it.kind) {
+    case "sysctl":
+      return it.name;
     case "module":
-      return `${it.name ?? ""} of module ${it.module ?? ""}`;
+      return `${it.name} of module ${it.module}`;
     case "sysfs":
-      return it.path ?? "";
+      return it.path;
     case "cpus":
-      return `${it.file ?? ""} of every CPU`;
+      return `${it.file} of every CPU`;
     case "cmdline":
-      return `${it.name ?? ""} on the kernel’s command line`;
+      return `${it.name} on the kernel’s command line`;
     case "ring":
-      return `${it.ring ?? ""} ring of ${it.nic ?? ""}`;
+      return `${it.ring} ring of ${it.nic}`;
     case "zfs":
-      return `${it.property ?? ""} of ${it.dataset ?? ""}`;
+      return `${it.property} of ${it.dataset}`;
     case "conf":
-      return `${it.key ?? ""} in ${it.file ?? ""}`;
-    default:
-      return it.name ?? it.kind;
+      return it.section ? `${it.key} below [${it.section}] in ${it.file}` : `${it.key} in ${it.file}`;
+    case "freebsd":
+      return `${it.name} in ${it.loader ? "/boot/loader.conf" : "/etc/sysctl.conf"}`;
   }
 }
 

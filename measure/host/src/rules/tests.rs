@@ -289,3 +289,19 @@ fn a_choice_is_by_rule_or_by_layer() {
     assert_eq!(names(&["zfs.arc-max"], &[]), (1, 0));
     assert_eq!(names(&["zfs.arcmax"], &[]), (0, 1));
 }
+
+/// The page has a form for each kind of setting: its compiler sees that, if its types have them all.
+#[test]
+fn the_page_knows_every_kind_of_setting() {
+    let unknown = serde_json::from_str::<super::Setting>(r#"{"kind":"?"}"#).expect_err("no kind");
+    let told = unknown.to_string();
+    let kinds: Vec<&str> = told.split('`').skip(3).step_by(2).collect();
+    assert!(kinds.contains(&"sysctl") && kinds.contains(&"freebsd"), "{told}");
+    let path = concat!(env!("CARGO_MANIFEST_DIR"), "/../../web/src/api/types.ts");
+    let types = std::fs::read_to_string(path).expect("the page's types");
+    let start = types.find("export type Setting =").expect("a type for settings");
+    let union = &types[start..start + types[start..].find("};").expect("it ends")];
+    for kind in kinds {
+        assert!(union.contains(&format!("kind: \"{kind}\"")), "{kind} is missing in {union}");
+    }
+}
