@@ -10,13 +10,14 @@
 
 mod check;
 mod functions;
+mod ranges;
 mod shape;
 mod template;
 
 use std::fmt;
 
 use cel::objects::Key;
-use cel::{Context, ExecutionError, Program};
+use cel::{Context, ExecutionError, IdedExpr, Program};
 
 pub use cel::Value;
 pub use check::CheckError;
@@ -29,7 +30,10 @@ use crate::facts::Facts;
 /// An expression that could be read.
 pub struct Expression {
     text: String,
+    /// As it was written.
     program: Program,
+    /// As it is executed: what it ranges over has an order.
+    ordered: IdedExpr,
 }
 
 /// An expression that cannot be read.
@@ -61,6 +65,7 @@ impl Scope<'_> {
     pub fn new(facts: &Facts) -> Self {
         let mut context = Context::default();
         functions::add(&mut context);
+        context.add_function(ranges::RANGE, ranges::range);
         for (name, power) in [("KiB", 10), ("MiB", 20), ("GiB", 30), ("TiB", 40)] {
             context.add_variable_from_value(name, Value::Int(1 << power));
         }
@@ -93,17 +98,14 @@ impl Expression {
     pub fn new(text: &str) -> Result<Self, SyntaxError> {
         let wrong = |what: String| SyntaxError { expression: text.trim().to_owned(), what };
         let program = Program::compile(text).map_err(|errors| wrong(errors.to_string()))?;
-        Ok(Self { text: text.trim().to_owned(), program })
+        let mut ordered = program.expression().clone();
+        ranges::in_order(&mut ordered);
+        Ok(Self { text: text.trim().to_owned(), program, ordered })
     }
 
     /// As it was written.
     pub fn text(&self) -> &str {
         &self.text
-    }
-
-    /// The names of the variables in it, those of `map` and `exists` included.
-    pub fn variables(&self) -> Vec<String> {
-        self.program.references().variables().into_iter().map(str::to_owned).collect()
     }
 
     /// What it gives, if every name in it is one of `names`: a misspelt fact is found here, and
@@ -119,8 +121,7 @@ impl Expression {
     pub fn missing(&self, scope: &Scope<'_>) -> Vec<String> {
         let mut paths = Vec::new();
         check::paths(self.program.expression(), &mut paths);
-        let unknown =
-            |path: &&cel::IdedExpr| matches!(scope.0.resolve(path), Ok(Value::Null) | Err(_));
+        let unknown = |path: &&IdedExpr| matches!(scope.0.resolve(path), Ok(Value::Null) | Err(_));
         paths.into_iter().filter(unknown).filter_map(check::path).collect()
     }
 
@@ -129,7 +130,7 @@ impl Expression {
     /// # Errors
     /// It needs what is not known, or makes no sense.
     pub fn eval(&self, scope: &Scope<'_>) -> Result<Value, EvalError> {
-        self.program.execute(&scope.0).map_err(|error| why(&self.text, error))
+        scope.0.resolve(&self.ordered).map_err(|error| why(&self.text, error))
     }
 
     /// Whether it holds.

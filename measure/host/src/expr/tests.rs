@@ -144,3 +144,23 @@ fn what_is_missing_is_named() {
     let expression = Expression::new("nics[0].mtu < 9000 && zfs.version_num > 3").expect("CEL");
     assert_eq!(expression.missing(&Scope::new(&facts())), ["zfs.version_num"]);
 }
+
+/// A hash table has another order each time: it must not be seen.
+#[test]
+fn a_map_is_ranged_over_in_the_order_of_its_names() {
+    let text = "{'d': 1, 'a': 2, 'c': 3, 'b': 4, 'f': 5, 'e': 6}.map(k, k)";
+    for _ in 0..20 {
+        assert_eq!(fill(&format!("{{join({text}, '')}}")), Ok("abcdef".into()));
+        assert_eq!(
+            fill("{{'b': [2, 1], 'a': [3]}.filter(k, k != 'x').map(k, [9, 8].map(n, k))}"),
+            Ok("a, a, b, b".into())
+        );
+    }
+}
+
+#[test]
+fn a_range_that_is_none_is_unknown_or_wrong() {
+    assert!(matches!(eval("null.exists(x, x == 1)"), Err(EvalError::Unknown(_))));
+    assert!(matches!(eval("'text'.exists(x, x == 1)"), Err(EvalError::Wrong(_))));
+    assert!(matches!(eval("[1].map(x, platform.root.map(y, y))"), Err(EvalError::Unknown(_))));
+}
