@@ -17,8 +17,11 @@ pub struct TrueNas {
     pub version_num: Option<i64>,
     /// `SCALE`, `SCALE_ENTERPRISE`, `COMMUNITY_EDITION`, `ENTERPRISE`.
     pub product_type: Option<String>,
-    /// Whether it is a licensed system; iSER and NVMe over RDMA are only offered there from 24.10.
+    /// Whether it is a licensed system.
     pub enterprise: Option<bool>,
+    /// Whether it lets iSER, and NFS and NVMe over RDMA be switched on: up to 24.10 nothing kept them from it, from 25.04 on
+    /// only licensed systems that are no Mini do (`rdma.capable_protocols` of its middleware, pull requests 14627, 15381).
+    pub rdma_offered: Option<bool>,
     /// Settings that its own API keeps.
     pub tunables: Vec<Tunable>,
     /// Additions to the kernel's command line that its own API keeps.
@@ -68,10 +71,14 @@ pub(super) fn read(source: &dyn Source) -> Option<TrueNas> {
         .map(|text| text.trim().trim_matches('"').to_owned())
         .filter(|text| !text.is_empty());
     let text = |json: &Json| json.as_str().map(str::to_owned);
+    let version_num = version.as_deref().and_then(version_num);
+    let enterprise = product.as_deref().map(|product| product.contains("ENTERPRISE"));
+    let mini = source.text("/sys/class/dmi/id/product_name").map(|name| name.contains("MINI"));
     Some(TrueNas {
-        version_num: version.as_deref().and_then(version_num),
+        version_num,
         version,
-        enterprise: product.as_deref().map(|product| product.contains("ENTERPRISE")),
+        enterprise,
+        rdma_offered: rdma_offered(version_num, enterprise, mini),
         product_type: product,
         tunables: list(&ask("tunable.query"))
             .map(|told| Tunable {
@@ -93,6 +100,19 @@ pub(super) fn read(source: &dyn Source) -> Option<TrueNas> {
             })
             .collect(),
     })
+}
+
+fn rdma_offered(
+    version: Option<i64>,
+    enterprise: Option<bool>,
+    mini: Option<bool>,
+) -> Option<bool> {
+    match (version? < 25_004_000, enterprise, mini) {
+        (true, _, _) => Some(true),
+        (false, Some(false), _) | (false, _, Some(true)) => Some(false),
+        (false, Some(true), _) => Some(true),
+        (false, None, _) => None,
+    }
 }
 
 fn list(json: &Json) -> impl Iterator<Item = &Json> {
@@ -122,4 +142,27 @@ fn release(source: &dyn Source) -> Option<Option<String>> {
         let start = text.find(|c: char| c.is_ascii_digit())?;
         Some(text[start..].lines().next()?.to_owned())
     }))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::source::Tree;
+
+    fn offered(version: &str, product: &str, model: &str) -> Option<bool> {
+        let tree = format!(
+            "/etc/version: {version}\n/etc/motd: TrueNAS\n/sys/class/dmi/id/product_name: {model}\n$ midclt call system.product_type\n| {product}\n"
+        );
+        read(&Tree::parse(&tree).expect("a tree")).expect("it is TrueNAS").rdma_offered
+    }
+
+    /// Pull requests 14627 (NFS) and 15381 (iSER) of the middleware, both for 25.04.
+    #[test]
+    fn rdma_is_offered_to_all_up_to_24_10_and_to_licensed_systems_after_it() {
+        assert_eq!(offered("24.10.2", "SCALE", "X10"), Some(true));
+        assert_eq!(offered("25.04.0", "COMMUNITY_EDITION", "X10"), Some(false));
+        assert_eq!(offered("25.04.0", "ENTERPRISE", "TRUENAS-M60-S"), Some(true));
+        assert_eq!(offered("25.04.0", "ENTERPRISE", "TRUENAS-MINI-3.0-X+"), Some(false));
+        assert_eq!(offered("25.10.0", "", "X10"), None);
+    }
 }
