@@ -10,6 +10,12 @@ use crate::ceilings::speeds::speed_of;
 
 /// No machine has more vdevs, cards or modules of memory.
 const MOST: u64 = 1000;
+/// No pool has more drives.
+const MOST_DRIVES: u64 = 100_000;
+/// No drive moves more megabytes per second.
+const MOST_MEGABYTES: u64 = 1_000_000;
+/// No drive does more operations per second.
+const MOST_IOPS: u64 = 100_000_000;
 
 /// A change of the machine.
 #[derive(Clone, Debug, PartialEq)]
@@ -202,7 +208,7 @@ impl FromStr for Change {
 fn change(name: &str, input: &mut Input<'_>) -> Result<Change, Mistake> {
     Ok(match name {
         "pool" => Change::Pool(layout(input)?),
-        "drives" => Change::Drives(input.number(1, MOST * 100)?),
+        "drives" => Change::Drives(input.number(1, MOST_DRIVES)?),
         "drive" => Change::Drive(model(input)?),
         "drive-pcie" => Change::DrivePcie(lanes(input)?),
         "nic" => {
@@ -250,10 +256,15 @@ fn layout(input: &mut Input<'_>) -> Result<Layout, Mistake> {
         name = Some(pool.to_owned());
         input.at += pool.len() + 1;
     }
+    let at = input.at;
     let mut groups = vec![group(input)?];
     while input.rest().starts_with('+') {
         input.at += 1;
         groups.push(group(input)?);
+    }
+    let drives: u64 = groups.iter().map(|group| group.count * group.width).sum();
+    if drives > MOST_DRIVES {
+        return Err(input.wrong(at, format!("{drives} drives are more than {MOST_DRIVES}")));
     }
     Ok(Layout { name, groups })
 }
@@ -272,7 +283,8 @@ fn group(input: &mut Input<'_>) -> Result<Group, Mistake> {
         }
         // Each of its drives is a vdev of its own.
         "stripe" if parity == 0 => {
-            let width = input.bracketed(|input| input.number(1, MOST))?;
+            let most = MOST / count;
+            let width = input.bracketed(|input| input.number(1, most))?;
             Ok(Group { count: count * width, kind: VdevKind::Stripe, width: 1 })
         }
         "mirror" if parity == 0 => {
@@ -314,7 +326,7 @@ fn model(input: &mut Input<'_>) -> Result<Model, Mistake> {
     let at = input.at;
     if !input.rest().contains('/') {
         let name = input.word(|_| true);
-        return match speed_of(name) {
+        return match speed_of(name).filter(|_| !name.contains(char::is_control)) {
             Some(_) => Ok(Model::Known(name.to_owned())),
             None => {
                 Err(input.wrong(at, format!("`{}` is no model with known figures", shown(name))))
@@ -421,20 +433,27 @@ impl<'a> Input<'a> {
     fn megabytes(&mut self) -> Result<u64, Mistake> {
         let at = self.at;
         let tenths = self.tenths()?;
-        match self.word(|c| c.is_ascii_alphabetic()) {
-            "M" | "m" if tenths % 10 == 0 && tenths > 0 => Ok(tenths / 10),
-            "G" | "g" if tenths > 0 => Ok(tenths * 100),
-            _ => Err(self.wrong(at, "no whole number of megabytes in M or G starts".to_owned())),
+        let megabytes = match self.word(|c| c.is_ascii_alphabetic()) {
+            "M" | "m" if tenths % 10 == 0 => tenths / 10,
+            "G" | "g" => tenths * 100,
+            _ => 0,
+        };
+        match megabytes {
+            1..=MOST_MEGABYTES => Ok(megabytes),
+            0 => Err(self.wrong(at, "no whole number of megabytes in M or G starts".to_owned())),
+            _ => Err(self.wrong(at, format!("more than {MOST_MEGABYTES}M are asked for"))),
         }
     }
 
     /// Operations per second, with or without a `k`.
     fn thousands(&mut self) -> Result<u64, Mistake> {
-        let number = self.number(1, 100_000_000)?;
+        let at = self.at;
+        let number = self.number(1, MOST_IOPS)?;
         let thousand = self.word(|c| c.eq_ignore_ascii_case(&'k'));
         match thousand.len() {
             0 => Ok(number),
-            1 => Ok(number * 1000),
+            1 if number * 1000 <= MOST_IOPS => Ok(number * 1000),
+            1 => Err(self.wrong(at, format!("{number}k are more than {MOST_IOPS}"))),
             _ => Err(self.wrong(self.at - 1, "`k` stands twice".to_owned())),
         }
     }

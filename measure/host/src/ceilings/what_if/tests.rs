@@ -154,6 +154,13 @@ fn mistakes_name_their_place_and_what_is_accepted() {
         ("drive=Nonesuch 1", 7, "no model with known figures"),
         ("drive=6800/4G", 11, "`/` is not"),
         ("cpu=16x", 8, "a number is missing"),
+        // What cannot be written again, or would take all memory.
+        ("pool=40xstripe(40)", 16, "40 is not from 1 to 25"),
+        ("pool=1000xmirror(60)+1000xmirror(60)", 6, "120000 drives are more than 100000"),
+        ("drive=1M/1M,200000k/1", 13, "200000k are more than"),
+        ("drive=1M/2000000G", 10, "2000000 is not from 0"),
+        ("drive=PM9A3\u{1b}[2J", 7, "no model with known figures"),
+        ("drive=1M/1001G", 10, "more than 1000000M"),
     ] {
         let error = text.parse::<Change>().expect_err(text);
         let told = error.to_string();
