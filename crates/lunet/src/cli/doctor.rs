@@ -11,7 +11,8 @@ use std::time::Duration;
 
 use anyhow::{Context, Result, bail};
 use clap::Args;
-use lunet::{config, secrets};
+use lunet::config;
+use lunet::secrets::{self, Key};
 use lunet_client::iscsi::Target;
 use lunet_client::nvme;
 use lunet_host::ceilings::what_if::{self, Change, what_if};
@@ -37,6 +38,10 @@ pub struct Doctor {
     /// Host name to connect with over NVMe
     #[arg(long, value_name = "NQN", value_parser = host_nqn, requires = "url")]
     host_nqn: Option<String>,
+    /// File with the CHAP secret of the user in the address, or the host's DH-HMAC-CHAP secret (DHHC-1:...), readable by its
+    /// owner only
+    #[arg(long, value_name = "FILE", requires = "url")]
+    secret_file: Option<PathBuf>,
     /// File with the host's key of TLS for NVMe (NVMeTLSkey-1:...), readable by its owner only
     #[arg(long, value_name = "FILE", requires = "url")]
     tls_key_file: Option<PathBuf>,
@@ -197,8 +202,19 @@ fn more(checks: &mut Checks, directory: Option<&Path>) -> Result<()> {
 
 fn target(options: &Doctor, url: &str) -> Result<ExitCode> {
     let mut url = Target::parse(url)?;
+    let given = options.secret_file.as_deref().map(secrets::any_of_file).transpose()?;
+    let secret = match given {
+        Some(Key::Chap(_)) if url.account.is_none() => {
+            bail!(
+                "--secret-file is the secret of a user, and the address names none: iscsi://USER@HOST/TARGET"
+            )
+        }
+        Some(Key::Chap(secret)) => Some(secret),
+        Some(Key::DhChap(_)) => bail!("a secret of DH-HMAC-CHAP is for NVMe: nvme-tcp://HOST/NQN"),
+        None => secrets::of_initiator(),
+    };
     let account = url.account.as_mut().filter(|account| account.secret.is_empty());
-    if let (Some(account), Some(secret)) = (account, secrets::of_initiator()) {
+    if let (Some(account), Some(secret)) = (account, secret) {
         account.secret = secret;
     }
     let probe = probe::probe(&url)?;
@@ -214,7 +230,13 @@ fn target(options: &Doctor, url: &str) -> Result<ExitCode> {
 
 fn subsystem(options: &Doctor, url: &str) -> Result<ExitCode> {
     let mut url = nvme::Target::parse(url)?;
-    url.secret = secrets::of_host()?;
+    url.secret = match options.secret_file.as_deref().map(secrets::any_of_file).transpose()? {
+        Some(Key::DhChap(secret)) => Some(secret),
+        Some(Key::Chap(_)) => {
+            bail!("--secret-file has no secret of DH-HMAC-CHAP (DHHC-1:...), which NVMe takes")
+        }
+        None => secrets::of_host()?,
+    };
     url.tls_key = options.tls_key_file.as_deref().map(secrets::tls_key_of_file).transpose()?;
     let mut probe = probe::nvme::probe(&url, options.host_nqn.as_deref())?;
     // What another transport would use is looked for only where there is one.

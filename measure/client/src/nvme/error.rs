@@ -94,7 +94,7 @@ pub enum Error {
     /// The host has to authenticate, and has no secret.
     #[error(
         "the subsystem wants the host {0} to authenticate: give its secret of DH-HMAC-CHAP by \
-         LUNET_DHCHAP_SECRET, or to `lunet bench` by --secret-file FILE; or, for TLS, its key by --tls-key-file FILE"
+         LUNET_DHCHAP_SECRET or --secret-file FILE; or, for TLS, its key by --tls-key-file FILE"
     )]
     Authentication(String),
     /// The host's secret is not the right one.

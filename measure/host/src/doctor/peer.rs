@@ -16,7 +16,7 @@ use super::check::Checks;
 use super::report::Report;
 use super::run;
 use crate::expr::{Scope, Shape, Value};
-use crate::facts::{Facts, System};
+use crate::facts::{Facts, System, Target};
 
 /// Two machines and what was measured between them.
 #[derive(Clone, Debug, Default)]
@@ -86,6 +86,47 @@ pub fn examine_pair(pair: &Pair, checks: &Checks) -> Report {
     report
 }
 
+/// What only a login could show, a sentence for each target that wants a secret or a key, with the command that tries it.
+/// Nobody logs in while two machines are compared: secrets are in no capture.
+pub fn not_tried(pair: &Pair) -> Vec<String> {
+    let links = joined::links(pair);
+    let near = links.iter().find_map(|link| Some(link.ends()?.0));
+    let address = |target: &Target| {
+        let own = target.portals.iter().map(|portal| portal.address.as_str());
+        let mut named = own.filter(|own| !["", "*", "0.0.0.0", "::"].contains(own));
+        let told = named.next().or(near).unwrap_or("HOST");
+        if told.contains(':') { format!("[{told}]") } else { told.to_owned() }
+    };
+    let paths = pair.initiator.initiators.nvme_hosts.iter();
+    let by_tls: Vec<&str> = paths
+        .filter(|host| host.paths.iter().any(|path| path.tls == Some(true)))
+        .map(|host| host.nqn.as_str())
+        .collect();
+    let told = |target: &Target| {
+        let (name, address) = (&target.name, address(target));
+        let sentence = |what: &str, command: String| {
+            format!(
+                "Not tried: to log in to {name}, which wants {what}. This compares settings only, and whether a secret is the right one \
+                 is in none: `lunet doctor {command}` at the initiator tries it."
+            )
+        };
+        let iscsi = || format!("iscsi://USER@{address}/{name} --secret-file FILE");
+        match target.auth.as_deref() {
+            Some("chap") => Some(sentence("CHAP", iscsi())),
+            Some("mutual-chap") => Some(sentence("CHAP both ways", iscsi())),
+            Some("dhchap") => Some(sentence(
+                "DH-HMAC-CHAP or TLS",
+                format!("nvme-tcp://{address}/{name} --secret-file FILE` or `--tls-key-file FILE"),
+            )),
+            _ if by_tls.contains(&name.as_str()) => {
+                Some(sentence("TLS", format!("nvme-tcp://{address}/{name} --tls-key-file FILE")))
+            }
+            _ => None,
+        }
+    };
+    pair.target.targets.iter().filter_map(told).collect()
+}
+
 fn put(scope: &mut Scope<'_>, name: &str, value: &impl Serialize) {
     // What is not there is null; facts can always be written.
     scope.set(name, cel::to_value(value).unwrap_or(Value::Null));
@@ -101,4 +142,40 @@ pub(super) fn names() -> Shape {
         names = names.with(name, Shape::List(Box::new(shape)));
     }
     names.with("probed", Shape::List(Box::new(Shape::of::<Probed>())))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::facts::{NvmeHost, NvmePath, Portal};
+
+    #[test]
+    fn what_only_a_login_shows_is_named_with_the_command_for_it() {
+        let target = |name: &str, address: &str, auth: &str| Target {
+            name: name.to_owned(),
+            portals: vec![Portal { address: address.to_owned(), ..Portal::default() }],
+            auth: Some(auth.to_owned()),
+            ..Target::default()
+        };
+        let mut pair = Pair::default();
+        pair.target.targets = vec![
+            target("iqn.2026-11.x:open", "10.0.0.1", "none"),
+            target("iqn.2026-11.x:chap", "10.0.0.1", "chap"),
+            target("nqn.2026-11.x:proof", "2001:db8::1", "dhchap"),
+            target("nqn.2026-11.x:tls", "0.0.0.0", "none"),
+        ];
+        let path = NvmePath { tls: Some(true), ..NvmePath::default() };
+        let nqn = "nqn.2026-11.x:tls".to_owned();
+        pair.initiator.initiators.nvme_hosts =
+            vec![NvmeHost { nqn, paths: vec![path], ..NvmeHost::default() }];
+        let told = not_tried(&pair);
+        for (sentence, says) in told.iter().zip([
+            "`lunet doctor iscsi://USER@10.0.0.1/iqn.2026-11.x:chap --secret-file FILE`",
+            "nvme-tcp://[2001:db8::1]/nqn.2026-11.x:proof --secret-file FILE` or `--tls-key-file FILE`",
+            "nvme-tcp://HOST/nqn.2026-11.x:tls --tls-key-file FILE`",
+        ]) {
+            assert!(sentence.contains(says), "{sentence}");
+        }
+        assert_eq!(told.len(), 3, "{told:?}");
+    }
 }

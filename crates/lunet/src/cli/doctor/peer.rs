@@ -6,7 +6,9 @@ use std::str::FromStr;
 
 use anyhow::{Context, Result, bail};
 use lunet::control;
-use lunet_host::doctor::peer::{Pair, Role, by_udp, examine_pair, paths, probe, role, ssh};
+use lunet_host::doctor::peer::{
+    Pair, Role, by_udp, examine_pair, not_tried, paths, probe, role, ssh,
+};
 use lunet_host::doctor::{self, Checks};
 use lunet_host::facts::{Facts, facts};
 use lunet_host::source::Tree;
@@ -90,9 +92,18 @@ pub fn look(options: &Doctor, peer: &Peer, remote: &Remote) -> Result<ExitCode> 
     let text = match options.json {
         true => format!(
             "{:#}\n",
-            json!({ "role": role, "probed": pair.probed, "clock_gap_seconds": pair.clock_gap_seconds, "report": report })
+            json!({
+                "role": role, "probed": pair.probed, "clock_gap_seconds": pair.clock_gap_seconds,
+                "not_tried": not_tried(&pair), "report": report
+            })
         ),
-        false => doctor::page(&report, options.verbose),
+        false => {
+            let mut page = doctor::page(&report, options.verbose);
+            for sentence in not_tried(&pair) {
+                page += &format!("{sentence}\n");
+            }
+            page
+        }
     };
     answer(&report, &text)
 }
