@@ -259,3 +259,19 @@ fn every_newer_check_names_its_source() {
         .collect();
     assert!(without.len() <= BEFORE, "{without:?}");
 }
+
+/// Hash tables have another order each time, and no word of a report may show it.
+#[test]
+fn a_machine_is_told_the_same_each_time() {
+    let checks = checks();
+    for name in machines() {
+        let facts = facts(&tree(&name));
+        let told = || serde_json::to_string_pretty(&examine(&facts, &checks)).unwrap();
+        let first = told();
+        // Each look has hash tables of its own.
+        let looks = if name == RECIPE { 20 } else { 3 };
+        for _ in 1..looks {
+            assert_eq!(told(), first, "{name}");
+        }
+    }
+}
