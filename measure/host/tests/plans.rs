@@ -127,3 +127,36 @@ fn a_rule_to_be_asked_for_advises_until_it_is_asked_for() {
     let setting = asked.setting.unwrap().to_string();
     assert_eq!(setting, "rdma below [nfsd] in /etc/nfs.conf");
 }
+
+/// The kernel chooses `tcp_mem` in pages by its memory: what is right on pages of 4 KiB is most of the memory on pages of 64.
+#[test]
+fn tcp_mem_is_judged_by_the_pages_of_the_machine() {
+    let rules = Loader::own().unwrap();
+    let verdict = |tcp_mem: &str, page: Option<&str>| {
+        let mut tree = Tree::open(&captured::here("tests/healthy/altra-64k")).unwrap();
+        if let Some(page) = page {
+            tree.overlay(&format!("$ getconf PAGESIZE\n| {page}\n")).unwrap();
+        }
+        if !tcp_mem.is_empty() {
+            tree.file("/proc/sys/net/ipv4/tcp_mem", tcp_mem);
+        }
+        let plan = plan(&tree, &facts(&tree), &rules, Profile::Mixed, &Choice::default()).unwrap();
+        plan.items.into_iter().find(|item| item.rule == "network.tcp-mem").unwrap().verdict
+    };
+    // As its kernel chose it.
+    assert!(matches!(verdict("", None), Verdict::NotApplicable { .. }), "{:?}", verdict("", None));
+    // As a kernel with pages of 4 KiB would, in as much memory.
+    let copied = "3135000\t4180000\t6270000";
+    let Verdict::Advice { advice } = verdict(copied, None) else {
+        panic!("{:?}", verdict(copied, None))
+    };
+    assert!(
+        advice.contains("pages of 65536 bytes") && advice.contains("383 GiB of 255 GiB"),
+        "{advice}"
+    );
+    assert!(matches!(verdict(copied, Some("4096")), Verdict::NotApplicable { .. }));
+    // And the other way round: a sixteenth of what it needs.
+    let Verdict::Advice { .. } = verdict("189660\t252882\t379320", Some("4096")) else {
+        panic!("it is little")
+    };
+}

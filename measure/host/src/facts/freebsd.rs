@@ -159,7 +159,9 @@ pub(super) fn facts(source: &dyn Source) -> Option<Facts> {
     connect(&mut bsd);
     let mut facts = Facts { platform: platform(source, &bsd, &all), ..Facts::default() };
     facts.platform.root = said("root").map(|root| root == "yes");
-    facts.memory.total_bytes = all.get("hw.physmem").and_then(|bytes| bytes.parse().ok());
+    let number = |name: &str| all.get(name).and_then(|bytes| bytes.parse().ok());
+    facts.memory.total_bytes = number("hw.physmem");
+    facts.memory.page_bytes = number("hw.pagesize");
     facts.freebsd = Some(bsd);
     Some(facts)
 }

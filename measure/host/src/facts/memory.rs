@@ -2,7 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 
-use super::parse::{colon_lines, leading};
+use super::parse::{colon_lines, leading, version_num};
 use crate::source::Source;
 
 /// Memory: how much, how fast, how used.
@@ -11,6 +11,8 @@ use crate::source::Source;
 pub struct Memory {
     /// What Linux can use, in bytes.
     pub total_bytes: Option<i64>,
+    /// Bytes of a page: 4096, and on ARM and POWER also 16384 or 65536.
+    pub page_bytes: Option<i64>,
     /// What programs could still get, in bytes; a ZFS cache counts as used.
     pub available_bytes: Option<i64>,
     /// Swap space in bytes; 0 = none.
@@ -61,6 +63,7 @@ pub(super) fn read(source: &dyn Source) -> Memory {
     let swap_total_bytes = bytes("SwapTotal");
     let mut memory = Memory {
         total_bytes: bytes("MemTotal"),
+        page_bytes: page_bytes(source),
         available_bytes: bytes("MemAvailable"),
         swap_total_bytes,
         swap_used_bytes: swap_total_bytes.zip(bytes("SwapFree")).map(|(all, free)| all - free),
@@ -74,6 +77,26 @@ pub(super) fn read(source: &dyn Source) -> Memory {
         modules(&tables, &mut memory);
     }
     memory
+}
+
+/// As the C library says it. A capture of an older lunet has not asked: there the processor, the kernel's name or the least of
+/// `tcp_wmem` says it, which is a page from Linux 6.0 on (net/ipv4/tcp_ipv4.c), and 4096 before in kernels with larger pages.
+fn page_bytes(source: &dyn Source) -> Option<i64> {
+    if let Some(told) = source.output("getconf", &["PAGESIZE"]) {
+        return told.trim().parse().ok();
+    }
+    let kernel = source.text("/proc/sys/kernel/osrelease").unwrap_or_default();
+    let least = source.text("/proc/sys/net/ipv4/tcp_wmem").and_then(|text| leading(&text));
+    let arch = source
+        .text("/proc/sys/kernel/arch")
+        .or_else(|| Some(source.output("uname", &["-m"])?.trim().to_owned()));
+    match (arch.as_deref(), least) {
+        (Some("x86_64" | "i686" | "s390x" | "riscv64"), _) => Some(4096),
+        _ if kernel.contains("64k") => Some(65_536),
+        (_, Some(least @ (16_384 | 65_536))) => Some(least),
+        (_, Some(4096)) if version_num(&kernel) >= Some(6_000_000) => Some(4096),
+        _ => None,
+    }
 }
 
 /// The word in brackets: `always [madvise] never`.
@@ -132,5 +155,29 @@ fn size(text: &str) -> Option<i64> {
         "GB" => Some(number << 30),
         "TB" => Some(number << 40),
         _ => None,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::source::Tree;
+
+    fn page(tree: &str) -> Option<i64> {
+        page_bytes(&Tree::parse(tree).expect("a tree"))
+    }
+
+    #[test]
+    fn a_page_is_what_the_machine_says_or_shows() {
+        let old = "/proc/sys/kernel/osrelease: 5.14.0-70.el9.aarch64";
+        let wmem = "/proc/sys/net/ipv4/tcp_wmem: 4096 16384 4194304";
+        assert_eq!(page("$ getconf PAGESIZE\n| 16384\n"), Some(16_384));
+        assert_eq!(page("/proc/sys/kernel/arch: x86_64\n"), Some(4096));
+        // Linux 4.10 to 5.19 has 4096 there whatever a page is.
+        assert_eq!(page(&format!("{old}\n{wmem}\n")), None);
+        assert_eq!(page(&format!("{old}+64k\n{wmem}\n")), Some(65_536));
+        let new = "/proc/sys/kernel/arch: aarch64\n/proc/sys/kernel/osrelease: 6.12.0";
+        assert_eq!(page(&format!("{new}\n{wmem}\n")), Some(4096));
+        assert_eq!(page(&format!("{new}\n{}\n", wmem.replacen("4096", "65536", 1))), Some(65_536));
     }
 }

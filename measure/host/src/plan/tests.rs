@@ -177,7 +177,7 @@ fn work_arounds_are_for_machines_with_the_fault() {
     let mut facts = facts();
     facts.dmesg.readable = true;
     let plan = planned(&facts, Profile::Mixed);
-    assert!(because(&plan, "drive.apst").contains("stability fix"));
+    assert!(because(&plan, "drive.apst").contains("idle power for nothing"));
     facts
         .dmesg
         .hits

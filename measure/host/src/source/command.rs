@@ -41,6 +41,7 @@ const LOOKS: &[&[&str]] = &[
     &["ethtool", "-m"],
     &["ethtool", "-S"],
     &["ethtool", "-x"],
+    &["getconf", "PAGESIZE"],
     &[
         "grep",
         "-hE",
