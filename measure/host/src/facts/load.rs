@@ -130,6 +130,8 @@ const VM: &[&str] = &[
     "pswpin",
     "pswpout",
     "thp_fault_fallback",
+    "balloon_deflate",
+    "balloon_inflate",
     "zone_reclaim_failed",
     "zone_reclaim_success",
     "numa_miss",

@@ -43,8 +43,8 @@ pub(super) fn read(source: &dyn Source, listeners: &[Listener]) -> Vec<Target> {
         }
     }
     for target in &mut all {
-        // The first LUN is a controller without storage.
-        target.luns.retain(|lun| lun.path.is_some());
+        // The first LUN is a controller without storage; one that is off line may have lost its own.
+        target.luns.retain(|lun| lun.path.is_some() || lun.enabled == Some(false));
         target.demo_mode = Some(target.acl.iter().any(|name| name == "ALL"));
         target.demo_mode_writable = target
             .demo_mode
@@ -103,6 +103,7 @@ fn lun(source: &dyn Source, line: &str, target: &mut Target) {
         "Size" => {
             lun.block_bytes = value.rsplit_once(": ").and_then(|(_, bytes)| bytes.parse().ok());
         }
+        "Online" => lun.enabled = Some(value == "Yes"),
         "Readonly" => lun.read_only = Some(value == "Yes"),
         "Thin-provisioning" => lun.unmap = Some(value == "Yes"),
         "Backing store path" if value != "None" => {

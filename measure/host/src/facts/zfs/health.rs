@@ -74,11 +74,26 @@ pub(super) fn pools(source: &dyn Source, pools: &mut [Pool]) {
             pool.properties.insert(property.to_owned(), value.to_owned());
         }
     }
+    checkpoints(source, pools);
     slow(source, pools);
     let now = source.now();
     for pool in pools {
         if let Some(ended) = pool.scan_text.as_deref().and_then(date) {
             pool.scan.age_days = now.map(|now| (now - ended) / 86_400).filter(|&days| days >= 0);
+        }
+    }
+}
+
+/// What `zpool status` says of checkpoints: `created Mon Mar  3 09:12:44 2025, consumes 4.71T`. The property has only its size,
+/// and older releases leave that out.
+fn checkpoints(source: &dyn Source, pools: &mut [Pool]) {
+    let status = source.output("zpool", &["status", "-PLp"]).unwrap_or_default();
+    for text in status.split("  pool: ").skip(1) {
+        let name = text.lines().next().unwrap_or_default().trim();
+        let told = text.lines().find_map(|line| line.trim().strip_prefix("checkpoint: "));
+        let pool = pools.iter_mut().find(|pool| pool.name == name);
+        if let (Some(pool), Some(told)) = (pool, told) {
+            pool.properties.insert("checkpoint".to_owned(), told.to_owned());
         }
     }
 }
