@@ -26,6 +26,7 @@ const FILES: &[(&str, &str)] = &[
     ("rdma.toml", include_str!("../../checks/rdma.toml")),
     ("iser.toml", include_str!("../../checks/iser.toml")),
     ("nfs.toml", include_str!("../../checks/nfs.toml")),
+    ("ceph.toml", include_str!("../../checks/ceph.toml")),
     ("nic.toml", include_str!("../../checks/nic.toml")),
     ("drives.toml", include_str!("../../checks/drives.toml")),
     ("zfs.toml", include_str!("../../checks/zfs.toml")),

@@ -9,6 +9,7 @@
 //! | `target_sessions` | session of a target | `target`, `session`, `rdma`, `why_tcp` |
 //! | `lunet_portals` | portal of a running lunet | `lunet`, `portal`, `name`, `rdma`, `carried`, `loopback`, `over`, `served`, `wanted` |
 //! | `nvme_paths` | path of an NVMe subsystem that is used over a network | `host`, `path`, `nic`, `rdma` (towards the portal's address, if it is in a network of this machine) |
+//! | `cephs` | the Ceph cluster, if this machine has a configuration of one | as `ceph` |
 //! | `nfs_servers` | the kernel's NFS server, if something is exported or it runs | as `nfs` |
 //! | `nfs_mounts` | NFS mount | `mount`, `transport` (`tcp`, `rdma`...), `wants_rdma` (whether /etc/fstab says so), `nic`, `rdma` (towards the server's address, if it is in a network of this machine) |
 //! | `disks` | disk of an iSCSI session | `session`, `disk`, `drive` |
@@ -27,7 +28,7 @@ use serde::Serialize;
 
 use crate::expr::{Scope, Shape, Value};
 use crate::facts::{
-    Drive, Facts, IscsiDisk, IscsiSession, Lun, Lunet, LunetPortal, Mount, Nfs, Nic, NvmeHost,
+    Ceph, Drive, Facts, IscsiDisk, IscsiSession, Lun, Lunet, LunetPortal, Mount, Nfs, Nic, NvmeHost,
     NvmePath, Pool, Portal, Rdma, Target, TargetSession, Vdev, Zvol, drives_of, rdma_used,
     storage_nics,
 };
@@ -135,6 +136,7 @@ pub(super) fn set(scope: &mut Scope<'_>, facts: &Facts) {
     put(scope, "lunet_portals", &iser::lunet_portals(facts));
     put(scope, "disks", &disks(facts));
     put(scope, "nvme_paths", &nvme_paths(facts));
+    put(scope, "cephs", &facts.ceph.iter().collect::<Vec<_>>());
     put(scope, "nfs_servers", &facts.nfs.iter().collect::<Vec<_>>());
     put(scope, "nfs_mounts", &nfs_mounts(facts));
     let nics = storage_nics(facts);
@@ -223,7 +225,7 @@ pub(super) fn names(names: Shape) -> Shape {
         .with("data_drives", list(Shape::of::<Drive>()))
 }
 
-/// The names of what is known of NFS.
+/// The names of what is known of NFS and Ceph.
 fn of_nfs(names: Shape) -> Shape {
     let mount = [
         ("mount", Shape::of::<Mount>()),
@@ -234,6 +236,7 @@ fn of_nfs(names: Shape) -> Shape {
     ];
     let mount = mount.into_iter().map(|(name, shape)| (name.to_owned(), shape)).collect();
     names
+        .with("cephs", Shape::List(Box::new(Shape::of::<Ceph>())))
         .with("nfs_servers", Shape::List(Box::new(Shape::of::<Nfs>())))
         .with("nfs_mounts", Shape::List(Box::new(Shape::Fields(mount))))
 }

@@ -6,6 +6,7 @@
 //! names.
 
 mod block;
+mod ceph;
 mod clock;
 mod config_files;
 mod cpu;
@@ -45,6 +46,7 @@ pub use block::{
     Array, ArrayMember, Block, DmDevice, DmTarget, Drbd, LogicalVolume, Mount, Partition,
     PhysicalVolume, Swap, ThinPool, VolumeGroup,
 };
+pub use ceph::{Ceph, CephBlocked, CephPool, CephWarning};
 pub use clock::Clock;
 pub use config_files::{ConfigFiles, ModprobeOption, SysctlLine, UdevRule};
 pub use cpu::{CState, Cpu};
@@ -121,6 +123,8 @@ pub struct Facts {
     pub initiators: Initiators,
     /// The kernel's NFS server; `null` if nothing is exported and it does not run.
     pub nfs: Option<Nfs>,
+    /// The Ceph cluster that it uses or is a part of; `null` if it has no configuration of Ceph.
+    pub ceph: Option<Ceph>,
     /// What the kernel was built with of NFS and SMB over RDMA: `CONFIG_SMB_SERVER_SMBDIRECT` is `y`, `m` or `n`. Only
     /// asked where there is an RDMA device; empty if it cannot be seen.
     pub kernel_config: BTreeMap<String, String>,
@@ -199,6 +203,7 @@ pub fn facts(source: &dyn Source) -> Facts {
         lunets,
         initiators: initiator::read(source),
         nfs: nfs::read(source),
+        ceph: ceph::read(source),
         kernel_config: nfs::kernel_config(source),
         sysctls: sysctl::read(source),
         modules: source.names("/sys/module"),
