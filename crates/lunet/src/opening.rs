@@ -143,6 +143,10 @@ impl Failure {
                 ": bring it back and run `lunet config apply`, or make an empty one with `lunet volume \
                  recreate {name} --yes`"
             ),
+            // What to do with an image of Ceph, its own sentence has.
+            Kind::Missing if matches!(config.backend, Backend::Rbd { .. }) => {
+                ", and then run `lunet config apply`".to_owned()
+            }
             Kind::Missing => ": bring it back and run `lunet config apply`".to_owned(),
             Kind::CutShort | Kind::Another => format!(
                 ": bring the right one back and run `lunet config apply`, or take this one as it is with \

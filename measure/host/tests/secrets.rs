@@ -19,6 +19,10 @@ const MACHINE: &str = r#"
 | node.session.auth.password_in = PLANTED
 | discovery.sendtargets.auth.password=PLANTED
 | node.session.queue_depth = 32
+/etc/ceph/ceph.conf:
+| [client]
+| key = PLANTED
+| rbd_plugins = pwl_cache
 /etc/sysctl.d/a.conf:
 | net.core.rmem_max = 1
 | # api_key=PLANTED

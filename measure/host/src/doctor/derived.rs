@@ -28,9 +28,9 @@ use serde::Serialize;
 
 use crate::expr::{Scope, Shape, Value};
 use crate::facts::{
-    Ceph, Drive, Facts, IscsiDisk, IscsiSession, Lun, Lunet, LunetPortal, Mount, Nfs, Nic, NvmeHost,
-    NvmePath, Pool, Portal, Rdma, Target, TargetSession, Vdev, Zvol, drives_of, rdma_used,
-    storage_nics,
+    Ceph, Drive, Facts, IscsiDisk, IscsiSession, Lun, Lunet, LunetPortal, Mount, Nfs, Nic,
+    NvmeHost, NvmePath, Pool, Portal, Rdma, Target, TargetSession, Vdev, Zvol, drives_of,
+    rdma_used, storage_nics,
 };
 
 #[derive(Serialize)]

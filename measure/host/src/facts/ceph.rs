@@ -97,7 +97,17 @@ pub struct CephPool {
 
 /// Flags that are set for work on the cluster, and forgotten. What every cluster has is left out.
 const FLAGS: &[&str] = &[
-    "nobackfill", "nodeep-scrub", "nodown", "noin", "noout", "norebalance", "norecover", "noscrub", "noup", "pauserd", "pausewr",
+    "nobackfill",
+    "nodeep-scrub",
+    "nodown",
+    "noin",
+    "noout",
+    "norebalance",
+    "norecover",
+    "noscrub",
+    "noup",
+    "pauserd",
+    "pausewr",
 ];
 
 /// Reads it; `None` if there is no configuration of Ceph.
@@ -115,7 +125,8 @@ pub(super) fn read(source: &dyn Source) -> Option<Ceph> {
     if let Some(tree) = ask(source, &["osd", "tree"]) {
         let nodes = tree["nodes"].as_array().map_or(&[][..], Vec::as_slice);
         let full = |node: &&Value| node["children"].as_array().is_some_and(|osds| !osds.is_empty());
-        ceph.osd_hosts = Some(count(nodes.iter().filter(|node| node["type"] == "host").filter(full)));
+        ceph.osd_hosts =
+            Some(count(nodes.iter().filter(|node| node["type"] == "host").filter(full)));
     }
     for (who, name) in SETTINGS {
         let value = source.output("ceph", &["config", "get", who, name, "--connect-timeout=5"]);
@@ -175,7 +186,11 @@ fn of_dump(ceph: &mut Ceph, dump: &Value) {
     // `10.0.0.1:0/2412`, `[fd00::1]:0/0`; a range has a length in place of the port.
     let one = |(entry, _): (&String, &Value)| CephBlocked {
         entry: entry.clone(),
-        address: entry.rsplit_once(':').map_or("", |(address, _)| address).trim_matches(['[', ']']).to_owned(),
+        address: entry
+            .rsplit_once(':')
+            .map_or("", |(address, _)| address)
+            .trim_matches(['[', ']'])
+            .to_owned(),
         all: entry.ends_with(":0/0"),
     };
     ceph.blocked = blocked.into_iter().flatten().map(one).collect();
@@ -222,8 +237,12 @@ mod tests {
         let text = "[global]\n rados osd op timeout = 30 ; old\n[client]\nrados-osd-op-timeout = 0\n[osd]\n\
                     rados_osd_op_timeout = 7\n[client.lunet]\n# rbd_plugins = x\nRBD_plugins = \"pwl_cache\"\nkey = hidden\n[global]\nrbd plugins =\n";
         let found = conf(text);
-        let value = |name: &str| found.get(name).map(|(value, place)| (value.as_str(), place.as_str()));
-        assert_eq!(value("client.rados_osd_op_timeout"), Some(("0", "/etc/ceph/ceph.conf, line 4")));
+        let value =
+            |name: &str| found.get(name).map(|(value, place)| (value.as_str(), place.as_str()));
+        assert_eq!(
+            value("client.rados_osd_op_timeout"),
+            Some(("0", "/etc/ceph/ceph.conf, line 4"))
+        );
         assert_eq!(value("client.rbd_plugins"), Some(("pwl_cache", "/etc/ceph/ceph.conf, line 9")));
         assert_eq!(found.len(), 2, "nothing else is kept: {found:?}");
     }

@@ -62,6 +62,9 @@ pub(super) fn file(path: &str, content: &str) -> String {
     if path.ends_with("/ctl.conf") {
         return content.split_inclusive('\n').map(ctl_conf).collect();
     }
+    if path.starts_with("/etc/ceph/") {
+        return content.split_inclusive('\n').map(ceph).collect();
+    }
     // SCST's users: `name secret`, on the first line.
     if name.starts_with("IncomingUser") || name.starts_with("OutgoingUser") {
         return content.lines().map(|line| chap_user(line) + "\n").collect();
@@ -73,6 +76,14 @@ fn chap_user(line: &str) -> String {
     match line.split_once(' ') {
         Some((user, _)) => format!("{user} {MASK}"),
         None => line.to_owned(),
+    }
+}
+
+/// A line of Ceph's configuration or of a keyring, `key = SECRET`: other names have the word without being secrets.
+fn ceph(line: &str) -> String {
+    match line.split_once('=') {
+        Some((name, _)) if name.trim() == "key" => format!("{name}= {MASK}\n"),
+        _ => text(line),
     }
 }
 
