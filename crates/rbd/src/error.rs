@@ -114,6 +114,12 @@ pub enum Error {
         /// How long it was waited for.
         seconds: u64,
     },
+    /// Another image of the cluster has waited for it in vain just now.
+    #[error("the cluster of {conf} did not answer a moment ago: see `ceph -s`")]
+    Silent {
+        /// The configuration of Ceph.
+        conf: String,
+    },
     /// Something that has no sentence of its own.
     #[error("cannot {what}: {source}")]
     Failed {
@@ -130,9 +136,13 @@ impl Error {
         Self::Failed { what, source: errno(returned) }
     }
 
-    /// True if the storage may be there again without any change: the cluster was not reached, or somebody had the lock.
-    pub const fn may_pass(&self) -> bool {
-        matches!(self, Self::Connect { .. } | Self::Locked { .. } | Self::Late { .. })
+    /// True if the cluster has not answered at all.
+    pub(crate) fn is_silence(&self) -> bool {
+        match self {
+            Self::Late { .. } => true,
+            Self::Connect { source, .. } => source.raw_os_error() == Some(libc::ETIMEDOUT),
+            _ => false,
+        }
     }
 }
 

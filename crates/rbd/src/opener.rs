@@ -1,14 +1,41 @@
 //! The thread that opens images. librados starts its own threads when it connects, and those have the limits of the thread
 //! that they come from; so a server that may connect to nobody starts this one before it gives that up.
 
+use std::path::PathBuf;
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use crate::{Error, Image, Place};
 
 /// How long a cluster may take to let a client in and to open an image.
 const PATIENCE: Duration = Duration::from_secs(60);
+
+/// How long a cluster that has not answered is not waited for again: a server with many images on it waits once, and its
+/// other volumes are served.
+const QUIET: Duration = Duration::from_secs(10);
+
+/// Clusters that have not answered, each with the user that asked and when that was given up.
+#[derive(Default)]
+struct Silent(Vec<(PathBuf, String, Instant)>);
+
+impl Silent {
+    /// True if the cluster of this place has lately not answered its user.
+    fn has(&mut self, place: &Place, now: Instant) -> bool {
+        self.0.retain(|(_, _, since)| now.saturating_duration_since(*since) < QUIET);
+        let (conf, user) = (place.conf_path(), place.user_name());
+        self.0.iter().any(|(file, name, _)| (file, &**name) == (&conf, user))
+    }
+
+    /// It has not answered.
+    fn add(&mut self, place: &Place, now: Instant) {
+        if !self.has(place, now) {
+            self.0.push((place.conf_path(), place.user_name().to_owned(), now));
+        }
+    }
+}
+
+static SILENT: Mutex<Silent> = Mutex::new(Silent(Vec::new()));
 
 struct Job {
     place: Place,
@@ -49,11 +76,23 @@ fn run(Job { place, answer }: Job) {
     drop(std::thread::Builder::new().name("lunet-rbd-open".into()).spawn(work));
 }
 
-/// Opens an image. Blocks, at most a minute.
+/// Opens an image. Blocks, at most a minute; not at all if its cluster has just been waited for in vain.
 ///
 /// # Errors
 /// [`Error`], as [`Image::open`].
 pub fn open(place: &Place) -> Result<Arc<Image>, Error> {
+    let silent = || SILENT.lock().unwrap_or_else(PoisonError::into_inner);
+    if silent().has(place, Instant::now()) {
+        return Err(Error::Silent { conf: place.conf_path().display().to_string() });
+    }
+    let opened = open_by_thread(place);
+    if opened.as_ref().is_err_and(Error::is_silence) {
+        silent().add(place, Instant::now());
+    }
+    opened
+}
+
+fn open_by_thread(place: &Place) -> Result<Arc<Image>, Error> {
     let (answer, opened) = channel();
     let job = Job { place: place.clone(), answer };
     match OPENER.get() {
@@ -68,5 +107,29 @@ pub fn open(place: &Place) -> Result<Arc<Image>, Error> {
         Err(RecvTimeoutError::Disconnected) => {
             Err(Error::of("start a thread for it", libc::EAGAIN))
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::ImageName;
+
+    #[test]
+    fn a_silent_cluster_is_left_alone_for_a_while() {
+        let place = |conf: &str, user: &str| Place {
+            conf: Some(conf.into()),
+            user: Some(user.into()),
+            ..Place::new(ImageName::parse("rbd://rbd/a").expect("a name"))
+        };
+        let (here, now) = (place("/a", "x"), Instant::now());
+        let mut silent = Silent::default();
+        assert!(!silent.has(&here, now));
+        silent.add(&here, now);
+        silent.add(&here, now);
+        assert!(silent.has(&here, now + QUIET - Duration::from_millis(1)));
+        assert!(!silent.has(&place("/b", "x"), now) && !silent.has(&place("/a", "y"), now));
+        assert!(!silent.has(&here, now + QUIET), "it is asked again");
+        assert!(silent.0.is_empty(), "and forgotten");
     }
 }
