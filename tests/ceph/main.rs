@@ -346,6 +346,10 @@ fn what_would_endanger_data_is_refused_in_one_sentence() -> Result<()> {
     ])?;
     let text = refused("journal", &ceph.conf())?;
     assert!(text.contains("rbd feature disable rbd/journal journaling"), "{text}");
+    // Somebody else's odd size ends no server.
+    ceph.rbd(&["create", "odd", "--size", "10000001B"])?;
+    let text = refused("odd", &ceph.conf())?;
+    assert!(text.contains("is not a multiple of the block size"), "{text}");
     let text = refused("nowhere", &ceph.conf())?;
     assert!(text.contains("there is no such image"), "{text}");
     Ok(())

@@ -112,6 +112,8 @@ impl Failure {
             // The others are served without it, also if it is new: its cluster may be there later.
             OpenError::Image { .. } => Kind::Missing,
             OpenError::MoreThanMemory { .. } => Kind::Memory,
+            // Whoever may resize an image of a cluster ends no server by it.
+            _ if matches!(config.backend, Backend::Rbd { .. }) => Kind::Missing,
             _ => Kind::Other,
         };
         let text = match error {

@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 use crate::{Error, Image, Place};
 
 /// How long a cluster may take to let a client in and to open an image.
-const PATIENCE: Duration = Duration::from_secs(60);
+const PATIENCE: Duration = Duration::from_secs(30);
 
 /// How long a cluster that has not answered is not waited for again: a server with many images on it waits once, and its
 /// other volumes are served.
@@ -76,7 +76,7 @@ fn run(Job { place, answer }: Job) {
     drop(std::thread::Builder::new().name("lunet-rbd-open".into()).spawn(work));
 }
 
-/// Opens an image. Blocks, at most a minute; not at all if its cluster has just been waited for in vain.
+/// Opens an image. Blocks, at most half a minute; not at all if its cluster has just been waited for in vain.
 ///
 /// # Errors
 /// [`Error`], as [`Image::open`].
