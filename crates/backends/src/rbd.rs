@@ -32,14 +32,12 @@ const WAKE: u32 = 0;
 
 pub(crate) fn open(spec: &VolumeSpec, place: &Place) -> Result<Volume, OpenError> {
     let place = Place { read_only: spec.read_only, ..place.clone() };
-    let failed = |error| OpenError::Image { name: place.name.clone(), error: Box::new(error) };
-    let image = lunet_rbd::open(&place).map_err(failed)?;
+    let image = lunet_rbd::open(&place).map_err(|error| failed(&place.name, error))?;
     of_image(spec, image)
 }
 
 fn of_image(spec: &VolumeSpec, image: Arc<Image>) -> Result<Volume, OpenError> {
-    let failed = |error| OpenError::Image { name: image.name().clone(), error: Box::new(error) };
-    let size = image.size().map_err(failed)?;
+    let size = size_of(&image)?;
     let geometry = Geometry::new(spec, &image.name().to_string(), size, 512, 4096)?;
     Ok(Arc::new(Rbd {
         caps: caps(&geometry, spec.read_only, image.object_size()),
@@ -69,6 +67,14 @@ fn image_of(volume: &Volume) -> Option<&Arc<Image>> {
     any.downcast_ref::<Rbd>().map(|rbd| &*rbd.image)
 }
 
+fn failed(name: &ImageName, error: lunet_rbd::Error) -> OpenError {
+    OpenError::Image { name: name.clone(), error: Box::new(error) }
+}
+
+fn size_of(image: &Image) -> Result<u64, OpenError> {
+    image.size().map_err(|error| failed(image.name(), error))
+}
+
 fn fixed() -> OpenError {
     OpenError::Fixed { volume: "a volume that is no image of Ceph".to_owned() }
 }
@@ -79,9 +85,7 @@ fn fixed() -> OpenError {
 /// The cluster's, or that it is no such volume. It must not become smaller.
 pub fn resize(volume: &Volume, size: u64) -> Result<(), OpenError> {
     let image = image_of(volume).ok_or_else(fixed)?;
-    image
-        .resize(size)
-        .map_err(|error| OpenError::Image { name: image.name().clone(), error: Box::new(error) })
+    image.resize(size).map_err(|error| failed(image.name(), error))
 }
 
 /// The size in bytes that the image of a volume has by now. Blocks.
@@ -89,10 +93,7 @@ pub fn resize(volume: &Volume, size: u64) -> Result<(), OpenError> {
 /// # Errors
 /// The cluster's, or that it is no such volume.
 pub fn size(volume: &Volume) -> Result<u64, OpenError> {
-    let image = image_of(volume).ok_or_else(fixed)?;
-    image
-        .size()
-        .map_err(|error| OpenError::Image { name: image.name().clone(), error: Box::new(error) })
+    size_of(image_of(volume).ok_or_else(fixed)?)
 }
 
 /// What became of an image while it is served.
@@ -288,8 +289,7 @@ fn judge(errno: i32, changes: bool) -> Verdict {
 impl RbdChannel {
     /// The answer to a request that needs or gets no flight.
     fn refuse(&self, request: &Request<Payload>) -> Option<Result<(), Error>> {
-        let changes = !matches!(request.op, Op::Read | Op::ReadMapped | Op::Flush);
-        if changes && self.read_only {
+        if request.op.changes() && self.read_only {
             return Some(Err(Error::ReadOnly));
         }
         if self.lane.image().lost().is_some() {
@@ -353,13 +353,12 @@ impl RbdChannel {
             flight.request.buf = Some(Payload::Buf(buf));
         }
         let op = flight.request.op;
-        let changes = !matches!(op, Op::Read | Op::ReadMapped | Op::Flush);
         let verdict = match result {
             Ok(read) if op == Op::Read && read != flight.request.range.len => {
                 Verdict::Done(Err(Error::Io(libc::EIO)))
             }
             Ok(_) => Verdict::Done(Ok(())),
-            Err(errno) => judge(errno, changes),
+            Err(errno) => judge(errno, op.changes()),
         };
         let result = match verdict {
             Verdict::Done(result) => result,

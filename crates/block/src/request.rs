@@ -27,6 +27,14 @@ pub enum Op {
     },
 }
 
+impl Op {
+    /// True if it changes what the volume holds.
+    #[inline]
+    pub const fn changes(self) -> bool {
+        !matches!(self, Self::Read | Self::ReadMapped | Self::Flush)
+    }
+}
+
 /// Why an operation failed. Each has one SCSI sense code.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Error {

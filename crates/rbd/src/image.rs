@@ -96,8 +96,9 @@ impl Client {
     }
 
     fn check_settings(&self) -> Result<(), Error> {
-        let values = options::looked_at().filter_map(|option| Some((option, self.get(option)?)));
-        values.into_iter().try_for_each(|(option, value)| check(option, &value, forbidden))
+        let mut values =
+            options::looked_at().filter_map(|option| Some((option, self.get(option)?)));
+        values.try_for_each(|(option, value)| check(option, &value, forbidden))
     }
 
     fn set(&self, option: &str, value: &str) -> Result<(), Error> {

@@ -3,7 +3,6 @@
 use std::ffi::OsStr;
 use std::fmt;
 use std::mem::ManuallyDrop;
-use std::path::Path;
 use std::sync::{Arc, Mutex, PoisonError};
 
 use crate::Missing;
@@ -32,14 +31,6 @@ impl Library {
         }
         let library = Self::open_files(RADOS.as_ref(), RBD.as_ref())?;
         Ok(open.insert(library).clone())
-    }
-
-    /// Opens the libraries of a folder instead of the system's.
-    ///
-    /// # Errors
-    /// As [`open`](Self::open).
-    pub fn open_in(folder: &Path) -> Result<Arc<Self>, Missing> {
-        Self::open_files(folder.join(RADOS).as_os_str(), folder.join(RBD).as_os_str())
     }
 
     fn open_files(rados: &OsStr, rbd: &OsStr) -> Result<Arc<Self>, Missing> {
@@ -88,7 +79,9 @@ mod tests {
     #[test]
     fn a_missing_library_is_one_sentence_that_names_the_packages() {
         let folder = tempfile::tempdir().expect("a temporary folder");
-        let missing = Library::open_in(folder.path()).expect_err("the folder is empty");
+        let [rados, rbd] = [RADOS, RBD].map(|file| folder.path().join(file));
+        let missing = Library::open_files(rados.as_os_str(), rbd.as_os_str());
+        let missing = missing.expect_err("the folder is empty");
         let text = missing.to_string();
         assert!(text.contains("librados.so.2, which cannot be opened (No such file"), "{text}");
         assert!(text.contains("librados2 and librbd1") && !text.contains('\n'), "{text}");

@@ -166,7 +166,7 @@ impl<F> Storage<F> {
         }
         let seq = requests.begin(slot, range);
         let request = Request::new(request_tag(requests.id(), seq), op, range, buf);
-        volume.written |= !matches!(op, Op::Read | Op::ReadMapped | Op::Flush);
+        volume.written |= op.changes();
         let tag = request.tag;
         if volume.guarded {
             self.submit_guarded(requests, (slot, seq), request);

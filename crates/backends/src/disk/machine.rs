@@ -210,8 +210,7 @@ impl<P> Machine<P> {
 
     /// The answer to a request that needs or gets no flight.
     fn refuse(&self, request: &Request<P>, io: &impl DiskQueue<P>) -> Option<Result<(), Error>> {
-        let changes = !matches!(request.op, Op::Read | Op::ReadMapped | Op::Flush);
-        if changes && self.able.read_only {
+        if request.op.changes() && self.able.read_only {
             return Some(Err(Error::ReadOnly));
         }
         if request.op == Op::Flush {
