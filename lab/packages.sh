@@ -8,6 +8,8 @@ cache=${LUNET_LAB_CACHE:-${XDG_CACHE_HOME:-$HOME/.cache}/lunet-lab}
 # Lists of one release each: suites of two may be run at a time.
 apt=$cache/apt-$release
 PATH=$PATH:/usr/sbin:/sbin
+# A make that calls this has its own job server, in descriptors that mean something else, or nothing, to a make in another Debian.
+unset MAKEFLAGS MFLAGS MAKELEVEL MAKEOVERRIDES
 say() { echo "lab/${0##*/}: $*" >&2; }
 die() { say "$*"; exit 1; }
 

@@ -9,19 +9,23 @@ drive() {
     done
 }
 
-# The volumes at the first boot: a file on ext4, one on XFS, a raw drive, a zvol. They begin as zeroes.
+zfs_is_there() { [ -e /host/zfs.ko ]; }
+
+# The volumes at the first boot: a file on ext4, one on XFS, a raw drive, and a zvol, or a second raw drive. They begin as zeroes.
 make_volumes() {
     local kind
     mkfs.ext4 -q "$(drive 0)"
     mkfs.xfs -q "$(drive 1)"
-    zpool create -f -o ashift=12 -O atime=off -m none crash "$(drive 3)"
-    zfs create -V 64M crash/disk
+    if zfs_is_there; then
+        zpool create -f -o ashift=12 -O atime=off -m none crash "$(drive 3)"
+        zfs create -V 64M crash/disk
+    fi
     for kind in ext4 xfs; do
         mount_volume $kind
         truncate -s 64M /mnt/$kind/disk
     done
     sync
-    zpool sync crash
+    ! zfs_is_there || zpool sync crash
     touch /host/made
 }
 
@@ -30,7 +34,7 @@ find_volumes() {
     mount_volume ext4
     mount_volume xfs
     # This machine had another host id before the crash, or none at all.
-    zpool import -f -d "$(echo "$(drive 3)"*1)" -N crash
+    ! zfs_is_there || zpool import -f -d "$(echo "$(drive 3)"*1)" -N crash
 }
 
 mount_volume() {
@@ -41,10 +45,12 @@ mount_volume() {
 # Serves them as LUN 0 to 3, to the host too.
 serve_volumes() {
     modprobe -a ext4 xfs
-    zfs_load
+    local last
+    last=$(drive 3)
+    if zfs_is_there; then zfs_load; last=/dev/zvol/crash/disk; fi
     if [ -e /host/made ]; then find_volumes; else make_volumes; fi
-    within 30 test -b /dev/zvol/crash/disk
-    target_start path=/mnt/ext4/disk,/mnt/xfs/disk,"$(drive 2)",/dev/zvol/crash/disk portals=10.0.2.15:3260
+    within 30 test -b "$last"
+    target_start path=/mnt/ext4/disk,/mnt/xfs/disk,"$(drive 2)","$last" portals=10.0.2.15:3260
 }
 
 # Kills the server and starts it again whenever the host puts a file `kill` there.

@@ -336,6 +336,7 @@ test_nvme_is_mounted_comes_back_and_goes() {
     nothing_is_left
 }
 
+# long
 test_nvme_with_a_secret_over_two_paths() {
     local url=nvme-tcp://127.0.0.1/$NQN secret
     secret=$(nvme gen-dhchap-key -m 1 -n "${HOSTNQN[0]}")
@@ -390,6 +391,7 @@ TOML
 }
 
 # The disk of another target, and the file system of a copy, as of a snapshot.
+# long
 test_what_passes_for_the_disk_is_in_the_way() {
     lunet_only "LIO's disks are each of one target"
     local url=iscsi://127.0.0.1/$IQN/0

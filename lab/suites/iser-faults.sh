@@ -266,6 +266,7 @@ test_a_device_that_comes_beside_another() {
     load_end tcp
 }
 
+# long
 test_a_device_that_vanishes_takes_its_own_sessions_alone() {
     local by_tcp by_rdma del
     served

@@ -92,6 +92,7 @@ test_two_paths_are_one_disk() {
     cmp "$map" /var/lib/lab/disk0
 }
 
+# long
 test_the_better_group_is_used_first() {
     lunet_only "LIO has one target port group here"
     begin non-optimized

@@ -151,6 +151,7 @@ test_large_packets_vanish_and_tcp_finds_out() {
 }
 
 # Nothing gets through but small PDUs: sessions come up and die. Once the wire is well, all goes on as if nothing had been.
+# long
 test_large_packets_vanish_for_good() {
     local reader
     begin

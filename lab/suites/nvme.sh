@@ -93,6 +93,7 @@ test_xfs_with_verified_load() { file_system xfs; }
 
 # Random pieces are freed or zeroed; everything else keeps its content, and these read as zeroes.
 # lio: nvmet serves a file in blocks of 4 KiB
+# long
 test_freed_blocks_have_untouched_neighbours() {
     local d i from length how
     nvme_start size=32
@@ -193,6 +194,7 @@ two_ways() {
     fails grep -E "error.* dev ${d#/dev/}[, ]" /run/kernel
 }
 
+# long
 test_ways_that_fall_silent() { two_ways silent; }
 # long
 test_ways_that_are_reset() { two_ways reset; }
@@ -361,6 +363,7 @@ test_a_host_proves_itself_anew() {
 }
 
 # The first portal for NVMe of a lunet that serves iSCSI.
+# long
 test_the_first_portal_comes_while_iscsi_is_served() {
     local d
     lunet_only "a command of lunet"

@@ -62,6 +62,7 @@ chap_login() {
     [ -n "$(login 127.0.0.1:3260 "${settings[@]}")" ]
 }
 
+# long
 test_block_sizes_are_those_of_the_volume() {
     local sizes
     for sizes in "512 512" "512 4096" "4096 4096"; do
@@ -139,6 +140,7 @@ test_fstrim_gives_space_back() {
 }
 
 # Random pieces are freed; everything else keeps its content, and the freed ones read as zeroes.
+# long
 test_unmapped_blocks_have_untouched_neighbours() {
     local d i from length
     target_start size=32

@@ -65,6 +65,7 @@ test_nvme_over_rdma_is_measured_and_verified() {
     measured_and_verified $NVME_URL
 }
 
+# long
 test_iser_is_measured_and_verified() {
     iser_served
     measured_and_verified $ISER_URL

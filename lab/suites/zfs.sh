@@ -52,6 +52,7 @@ test_file_systems_with_verified_load() {
     done
 }
 
+# long
 test_blocks_of_4096_bytes() {
     local disk
     lunet_only "LIO gives a device the blocks that it has"
@@ -213,6 +214,7 @@ snapshot_and_back() {
     says "no snapshots" ask volume snapshots "$2"
 }
 
+# long
 test_snapshots_under_load() {
     local load i
     lunet_only
