@@ -46,10 +46,9 @@ test-packages: ## install, use, upgrade, remove and purge the packages of `make 
 	packaging/rpm/test
 	packaging/guest/test
 
-# The lab's guest is built beside the compiler, and its suites run beside the tests of this machine: much of both is waiting. Nothing
-# but the suite that needs ZFS waits for ZFS.
-test: prepare ## what test-host does, and the lab's suites without their long tests, at the same time
-	@$(MAKE) --no-print-directory -k -j3 host-tests lab-zfs lab-tests
+# The lab's guest is built beside the compiler, and its suites run beside the tests of this machine: much of both is waiting.
+test: prepare ## what test-host does, and the lab's suites without their long tests, at the same time; those on ZFS if `make lab` was run
+	@$(MAKE) --no-print-directory -k -j2 host-tests lab-tests
 
 test-quick: ## for every change: format, clippy, unit tests, a few real clients; needs no root
 	@scripts/install-missing
@@ -69,7 +68,6 @@ host-tests: checked
 	$(BUILT) scripts/limited 15 web/browser
 	$(BUILT) scripts/limited 8 tests/api-fuzz
 	scripts/limited 15 $(MAKE) sim
-	scripts/limited 12 $(MAKE) fuzz SECONDS=8
 
 lab-tests: checked lab-guest
 	$(BUILT) LAB_SHORT=1 scripts/limited 55 nice lab/test
@@ -138,7 +136,7 @@ sim: ## run SEEDS simulated worlds of the whole server (default 2000), from FIRS
 	cd sim && $(CARGO) test --locked -q -p lunet-sim-gateways
 	cd sim && $(CARGO) run --locked -q -p lunet-sim-gateways -- --seeds $(GROUPS) --first $(FIRST)
 
-fuzz: ## fuzz each parser for SECONDS (default 10)
+fuzz: ## fuzz each parser for SECONDS (default 10), guided by coverage, with a build of its own
 	$(MAKE) -C fuzz -j2 -O fuzz SECONDS=$(SECONDS)
 
 fuzz-long: ## fuzz each parser for ten minutes, and keep what that reached in fuzz/kept/

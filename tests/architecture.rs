@@ -12,7 +12,7 @@ type Uses = BTreeMap<String, BTreeSet<String>>;
 
 /// What each crate of the workspace uses of the others, by its manifest.
 fn by_manifests() -> Uses {
-    let mut folders = vec![root().join("tests"), root().join("xtask")];
+    let mut folders: Vec<_> = ["fuzz", "tests", "xtask"].map(|folder| root().join(folder)).into();
     for parent in ["crates", "measure"] {
         let crates = fs::read_dir(root().join(parent)).expect("a folder of crates");
         folders.extend(crates.map(|entry| entry.expect("an entry").path()));

@@ -1,4 +1,6 @@
-//! What the fuzz targets share: taking an input apart, and the login that comes before it.
+//! Fuzz targets, and what they share: taking an input apart, and the login that comes before it.
+
+pub mod targets;
 
 use lunet_iscsi::pdu::{LoginResponse, U24, Wire};
 

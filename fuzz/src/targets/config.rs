@@ -1,13 +1,12 @@
 //! Any text as a configuration.
-#![no_main]
-
 use std::path::Path;
 
-use libfuzzer_sys::fuzz_target;
 use lunet::config::edit::{Editor, size};
 use lunet::config::{Config, check, summary};
 
-fuzz_target!(|text: &str| {
+/// One input.
+pub fn run(data: &[u8]) {
+    let Ok(text) = std::str::from_utf8(data) else { return };
     match check(text) {
         Ok(config) => {
             assert!(!summary(&config).is_empty());
@@ -27,7 +26,7 @@ fuzz_target!(|text: &str| {
             assert!(mistakes.iter().all(|mistake| !mistake.to_string().is_empty()));
         }
     }
-});
+}
 
 /// Every kind of change to a configuration that is right. A change that cannot be made is refused, and
 /// whatever comes out is still read as TOML; the server checks what it says.

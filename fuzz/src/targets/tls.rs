@@ -1,9 +1,6 @@
 //! Any bytes at both ends of a TLS handshake: at a server that has heard nothing or has answered a ClientHello, and at a
 //! client.
-#![no_main]
-
-use libfuzzer_sys::fuzz_target;
-use lunet_fuzz::Input;
+use crate::Input;
 use lunet_tls::client::{Client, Config};
 use lunet_tls::exchange::Group;
 use lunet_tls::server::Server;
@@ -52,7 +49,8 @@ fn serve(server: &mut Server, bytes: &[u8]) -> Result<usize, Error> {
     Ok(at)
 }
 
-fuzz_target!(|data: &[u8]| {
+/// One input.
+pub fn run(data: &[u8]) {
     let mut input = Input(data);
     let kind = input.byte();
     let rest = input.take(data.len());
@@ -82,4 +80,4 @@ fuzz_target!(|data: &[u8]| {
             }
         }
     }
-});
+}

@@ -1,12 +1,9 @@
 //! Any stream at the controller's end of an NVMe/TCP connection: from the first byte on, or after a
 //! Connect.
-#![no_main]
-
 use std::ops::Range;
 use std::time::Duration;
 
-use libfuzzer_sys::fuzz_target;
-use lunet_fuzz::{Input, cut};
+use crate::{Input, cut};
 use lunet_nvme::command::{Admin, Completion, Io, Sqe};
 use lunet_nvme::controller::{Command, Connection, Cx, Event, Options, Site, Tag};
 use lunet_nvme::digest::Crc32c;
@@ -212,7 +209,8 @@ fn piece(input: &mut Input<'_>, asked: (u16, u16, u32, u32)) -> Vec<u8> {
     }
 }
 
-fuzz_target!(|data: &[u8]| {
+/// One input.
+pub fn run(data: &[u8]) {
     let mut input = Input(data);
     let (kind, seed) = (input.byte(), input.byte());
     let options = Options { capsule_data: CAPSULE, max_h2c_data: 4096, ..Options::default() };
@@ -251,4 +249,4 @@ fuzz_target!(|data: &[u8]| {
         upper.tx.drain();
         assert!(upper.end.outstanding() <= ENTRIES);
     }
-});
+}

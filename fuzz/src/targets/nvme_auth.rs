@@ -1,8 +1,5 @@
 //! Any messages at both ends of DH-HMAC-CHAP, and any text as a secret or an identity of TLS.
-#![no_main]
-
-use libfuzzer_sys::fuzz_target;
-use lunet_fuzz::Input;
+use crate::Input;
 use lunet_nvme::auth::chap::{
     Concatenation, Credentials, HostNext, Initiator, Names, Next, Responder, Terms,
 };
@@ -33,7 +30,8 @@ fn message(input: &mut Input<'_>) -> Vec<u8> {
     [&[u8::from(!common), code, 0, 0, id >> 7, 0][..], input.take(n)].concat()
 }
 
-fuzz_target!(|data: &[u8]| {
+/// One input.
+pub fn run(data: &[u8]) {
     if let Ok(text) = std::str::from_utf8(data) {
         let _ = Identity::parse(text);
         for purpose in [Purpose::DhChap, Purpose::Tls] {
@@ -79,4 +77,4 @@ fuzz_target!(|data: &[u8]| {
         }
     }
     assert!(!controller.is_done(), "nobody has the secret");
-});
+}

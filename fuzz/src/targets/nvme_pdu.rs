@@ -1,11 +1,9 @@
 //! Any bytes as a header of NVMe/TCP, at both ends.
-#![no_main]
-
-use libfuzzer_sys::fuzz_target;
-use lunet_fuzz::Input;
+use crate::Input;
 use lunet_nvme::pdu::{COMMON_LEN, Framing, Header, MAX_ALIGNMENT, Rules, Sender, TermReq};
 
-fuzz_target!(|data: &[u8]| {
+/// One input.
+pub fn run(data: &[u8]) {
     let mut input = Input(data);
     let agreed = input.byte();
     let framing = Framing {
@@ -33,4 +31,4 @@ fuzz_target!(|data: &[u8]| {
     let written = framing.seal(&mut again, layout.kind, 0, layout.data as u32);
     assert_eq!((written.head, written.data), (layout.head, layout.data));
     assert!(written.gap <= layout.gap);
-});
+}

@@ -1,12 +1,9 @@
 //! Any Sends at either end of a connection over RDMA, with RDMA Reads that come back in any order.
-#![no_main]
-
 use std::ops::Range;
 use std::sync::Arc;
 use std::time::Duration;
 
-use libfuzzer_sys::fuzz_target;
-use lunet_fuzz::{Input, Piece, login_response, piece};
+use crate::{Input, Piece, login_response, piece};
 use lunet_iscsi::digest::Crc32c;
 use lunet_iscsi::initiator::{self, Data, RdmaOffer};
 use lunet_iscsi::iser::{ConnectData, HEADER_LEN, Header, Kind, Remote, SMALL_SEGMENT};
@@ -373,11 +370,12 @@ fn at_initiator(kind: u8, input: &mut Input<'_>) {
     assert_eq!(end.outstanding(), 0);
 }
 
-fuzz_target!(|data: &[u8]| {
+/// One input.
+pub fn run(data: &[u8]) {
     let mut input = Input(data);
     let kind = input.byte();
     match kind & 1 {
         0 => at_target(kind, &mut input),
         _ => at_initiator(kind, &mut input),
     }
-});
+}

@@ -1,15 +1,12 @@
 //! Any stream at the target's end of a connection: from the first byte on, after a login, or within
 //! an authentication.
-#![no_main]
-
 use std::cell::Cell;
 use std::ops::Range;
 use std::rc::Rc;
 use std::sync::Arc;
 use std::time::Duration;
 
-use libfuzzer_sys::fuzz_target;
-use lunet_fuzz::{Input, Piece, cut, piece};
+use crate::{Input, Piece, cut, piece};
 use lunet_iscsi::chap::{Account, Algorithm, Algorithms, Secret, binary};
 use lunet_iscsi::digest::Crc32c;
 use lunet_iscsi::pdu::{BHS_LEN, BasicHeader, LoginRequest, NopIn, TmfResponse, U24, Wire};
@@ -335,7 +332,8 @@ fn authenticate(upper: &mut Upper, input: &mut Input<'_>) -> bool {
     honest
 }
 
-fuzz_target!(|data: &[u8]| {
+/// One input.
+pub fn run(data: &[u8]) {
     let mut input = Input(data);
     let (kind, seed) = (input.byte(), input.byte());
     let options = Options {
@@ -404,4 +402,4 @@ fuzz_target!(|data: &[u8]| {
     assert!(upper.target.outstanding() <= (QUEUE_DEPTH + MAX_IMMEDIATE) as usize * 2);
     drop(upper.target);
     assert_eq!(upper.place.live.get(), 0, "a buffer is lost");
-});
+}

@@ -1,12 +1,9 @@
 //! Any Sends at the controller's end of a connection over RDMA, and any private data, with RDMA Reads that come back in
 //! any order.
-#![no_main]
-
 use std::ops::Range;
 use std::time::Duration;
 
-use libfuzzer_sys::fuzz_target;
-use lunet_fuzz::Input;
+use crate::Input;
 use lunet_nvme::command::{Admin, Completion, Cqe, Io, Sqe};
 use lunet_nvme::controller::{
     Command, Connection, Cx, Event, Options, RdmaOptions, RdmaRead, Site, Tag,
@@ -219,7 +216,8 @@ fn message(input: &mut Input<'_>) -> Vec<u8> {
     bytes
 }
 
-fuzz_target!(|data: &[u8]| {
+/// One input.
+pub fn run(data: &[u8]) {
     let mut input = Input(data);
     let kind = input.byte();
     if kind & 1 != 0 {
@@ -258,4 +256,4 @@ fuzz_target!(|data: &[u8]| {
         assert!(upper.end.outstanding() <= upper.end.entries() as usize);
     }
     assert!(upper.tx.sent <= upper.commands, "a command was completed twice");
-});
+}

@@ -1,10 +1,7 @@
 //! Any stream at the initiator's end of a connection, from the first byte on or after a login.
-#![no_main]
-
 use std::time::Duration;
 
-use libfuzzer_sys::fuzz_target;
-use lunet_fuzz::{Input, Piece, cut, login_response, piece};
+use crate::{Input, Piece, cut, login_response, piece};
 use lunet_iscsi::initiator::{Command, Connection, Cx, Data, Event, Options, Outcome};
 use lunet_iscsi::pdu::{BHS_LEN, BasicHeader, Opcode, TaskAttribute, TmfFunction};
 
@@ -106,7 +103,8 @@ fn numbered(bhs: &[u8; 48]) -> bool {
     }
 }
 
-fuzz_target!(|data: &[u8]| {
+/// One input.
+pub fn run(data: &[u8]) {
     let mut input = Input(data);
     let (kind, seed) = (input.byte(), input.byte());
     let options = Options {
@@ -164,4 +162,4 @@ fuzz_target!(|data: &[u8]| {
     end.take_events();
     assert_eq!(end.finished, end.submitted, "each command ends once");
     assert_eq!(end.initiator.outstanding(), 0);
-});
+}

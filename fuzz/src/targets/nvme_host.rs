@@ -1,12 +1,9 @@
 //! Any stream at the host's end of an NVMe/TCP connection: from the first byte on, or after a
 //! Connect; and any bytes as what a controller says of itself.
-#![no_main]
-
 use std::ops::Range;
 use std::time::Duration;
 
-use libfuzzer_sys::fuzz_target;
-use lunet_fuzz::{Input, cut};
+use crate::{Input, cut};
 use lunet_nvme::command::{Cqe, Io, Range as Blocks};
 use lunet_nvme::digest::Crc32c;
 use lunet_nvme::fabrics::Connect;
@@ -93,7 +90,8 @@ fn piece(input: &mut Input<'_>, cids: &[u16]) -> Vec<u8> {
     }
 }
 
-fuzz_target!(|data: &[u8]| {
+/// One input.
+pub fn run(data: &[u8]) {
     let _ = (Identifiers::decode(data), namespaces_of(data).count());
     let _ = (ana_groups(data), discovery_entries(data).is_some(), Report::decode(data));
     let mut input = Input(data);
@@ -164,4 +162,4 @@ fuzz_target!(|data: &[u8]| {
     let finished = events.iter().filter(|event| matches!(event, Event::Finished(_))).count();
     assert_eq!(finished, under_way, "each command ends once");
     assert!(host.is_over() && host.outstanding() == 0);
-});
+}

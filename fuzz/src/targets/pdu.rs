@@ -1,7 +1,4 @@
 //! Any bytes as a PDU header and additional header segments.
-#![no_main]
-
-use libfuzzer_sys::fuzz_target;
 use lunet_iscsi::pdu::{
     Ahs, AsyncMessage, BHS_LEN, BasicHeader, Bhs, DataIn, DataOut, LoginRequest, LoginResponse,
     LogoutRequest, LogoutResponsePdu, MAX_AHS_LEN, NopIn, NopOut, Opcode, R2t, Reject, ScsiCommand,
@@ -14,7 +11,8 @@ fn view<P: Wire>(bhs: &Bhs) {
     assert_eq!(P::from_bhs(bhs).as_bhs(), bhs);
 }
 
-fuzz_target!(|data: &[u8]| {
+/// One input.
+pub fn run(data: &[u8]) {
     let Some((bhs, rest)) = data.split_first_chunk::<BHS_LEN>() else { return };
     let header = BasicHeader::from_bhs(bhs);
     assert!(header.ahs_len() <= MAX_AHS_LEN && header.data_len() < 1 << 24);
@@ -48,4 +46,4 @@ fuzz_target!(|data: &[u8]| {
         write_bidi_read_length(&mut again, len);
     }
     assert_eq!(Ahs::parse(&again), Ok(ahs));
-});
+}

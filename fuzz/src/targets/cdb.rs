@@ -1,12 +1,9 @@
 //! Any command blocks and parameter lists of several initiators at a logical unit.
-#![no_main]
-
 use std::sync::Arc;
 use std::time::Duration;
 
-use libfuzzer_sys::fuzz_target;
+use crate::Input;
 use lunet_block::{BlockRange, Caps, Support};
-use lunet_fuzz::Input;
 use lunet_reservations::{Event, MAX_REGISTRATIONS, Reservations};
 use lunet_scsi::alua::{AccessState, PortGroup, PortGroups};
 use lunet_scsi::copy;
@@ -252,7 +249,8 @@ fn target(luns: Vec<u16>) -> Target {
     }
 }
 
-fuzz_target!(|data: &[u8]| {
+/// One input.
+pub fn run(data: &[u8]) {
     let mut input = Input(data);
     let unit = unit(input.byte());
     let unit = unit.as_ref();
@@ -301,4 +299,4 @@ fuzz_target!(|data: &[u8]| {
             initiators.request(sender, request);
         }
     }
-});
+}

@@ -1,15 +1,13 @@
 //! Key data in pieces, and the negotiation of what it says.
-#![no_main]
-
-use libfuzzer_sys::fuzz_target;
-use lunet_fuzz::Input;
+use crate::Input;
 use lunet_iscsi::keys::{Key, MAX_LENGTH, MIN_LENGTH, parse_bool, parse_number, valid_name};
 use lunet_iscsi::pdu::CONTINUE;
 use lunet_iscsi::target::Options;
 use lunet_iscsi::target::negotiation::{Negotiated, answer};
 use lunet_iscsi::text::{Collector, MAX_TEXT, Writer, pairs};
 
-fuzz_target!(|data: &[u8]| {
+/// One input.
+pub fn run(data: &[u8]) {
     let mut input = Input(data);
     let (discovery, size) = (input.byte() & 1 != 0, 1 + usize::from(input.byte()));
     let text = input.0;
@@ -43,4 +41,4 @@ fuzz_target!(|data: &[u8]| {
     assert!(negotiated.time2wait <= 3600 && negotiated.time2retain <= 3600);
     // What was read is read again from what is written of it.
     assert!(pairs(again.as_bytes()).flatten().eq(pairs(text).flatten()));
-});
+}

@@ -1,21 +1,20 @@
 //! Any lines as the changes of `lunet doctor --ceilings --what-if`, and what they would give on a captured machine.
-#![no_main]
-
 use std::sync::LazyLock;
 
-use libfuzzer_sys::fuzz_target;
 use lunet_host::ceilings::what_if::{Answer, Change, Layout, page, what_if};
 use lunet_host::facts::{Facts, facts};
 use lunet_host::source::Tree;
 
 /// To compute a machine of more drives takes longer than a run has.
 const DRIVES: u64 = 500;
-const TREE: &str = include_str!("../../measure/host/tests/machines/recipe/tree.txt");
+const TREE: &str = include_str!("../../../measure/host/tests/machines/recipe/tree.txt");
 
 static RECIPE: LazyLock<Facts> =
     LazyLock::new(|| facts(&Tree::parse(TREE).expect("it is a machine")));
 
-fuzz_target!(|text: &str| {
+/// One input.
+pub fn run(data: &[u8]) {
+    let Ok(text) = std::str::from_utf8(data) else { return };
     let mut changes = Vec::new();
     for line in text.lines() {
         match line.parse::<Change>() {
@@ -40,7 +39,7 @@ fuzz_target!(|text: &str| {
             Err(conflict) => assert!(!conflict.to_string().contains(char::is_control)),
         }
     }
-});
+}
 
 fn large(change: &Change) -> bool {
     match change {
