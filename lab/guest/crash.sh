@@ -25,7 +25,7 @@ make_volumes() {
         truncate -s 64M /mnt/$kind/disk
     done
     sync
-    ! zfs_is_there || zpool sync crash
+    if zfs_is_there; then zpool sync crash; fi
     touch /host/made
 }
 
@@ -34,7 +34,7 @@ find_volumes() {
     mount_volume ext4
     mount_volume xfs
     # This machine had another host id before the crash, or none at all.
-    ! zfs_is_there || zpool import -f -d "$(echo "$(drive 3)"*1)" -N crash
+    if zfs_is_there; then zpool import -f -d "$(echo "$(drive 3)"*1)" -N crash; fi
 }
 
 mount_volume() {
