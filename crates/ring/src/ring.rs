@@ -206,6 +206,13 @@ impl Ring {
         driver!(self, d => d.close_socket(id));
     }
 
+    /// Closes a socket of TCP so that its peer sees a reset: what it has not sent is thrown away, and what it has not
+    /// received stays unread. The operations on it end as with [`close_socket`](Self::close_socket); the last of them
+    /// comes when the descriptor is closed, and the reset is on its way.
+    pub fn abort_socket(&mut self, id: SocketId) {
+        driver!(self, d => d.abort_socket(id));
+    }
+
     /// Has the kernel make and open the records of TLS on a socket from now on. The keys have the form of linux/tls.h,
     /// `struct tls12_crypto_info_*`. No receive is under way, and everything that is sent in clear text was sent.
     /// A receive ends with EIO when something other than data has come: the peer closes, or wants other keys.

@@ -34,6 +34,16 @@ pub(crate) fn shutdown(fd: RawFd, how: Shutdown) {
     unsafe { libc::shutdown(fd, how) };
 }
 
+/// Has a socket of TCP reset its connection when it is closed: what was not sent is thrown away. Other sockets refuse.
+pub(crate) fn reset_on_close(fd: RawFd) {
+    let linger = libc::linger { l_onoff: 1, l_linger: 0 };
+    let len = std::mem::size_of_val(&linger) as libc::socklen_t;
+    // SAFETY: the kernel reads the structure, whose length is given, and keeps no reference.
+    unsafe {
+        libc::setsockopt(fd, libc::SOL_SOCKET, libc::SO_LINGER, (&raw const linger).cast(), len);
+    }
+}
+
 /// The start of the kernel's `struct tcp_info`, which only ever grows at its end.
 #[repr(C)]
 struct TcpInfo {

@@ -278,6 +278,34 @@ fn closing_ends_operations_in_flight_and_frees_the_descriptor(config: Config) {
     drop(peer);
 }
 
+fn a_socket_that_is_aborted_resets_its_connection_and_sends_no_more(config: Config) {
+    const LEN: usize = 16 << 20;
+    let (mut peer, ours) = tcp_pair();
+    let mut l = Loop::new(&config);
+    let id = l.add(ours);
+    let mut chain = TxChain::new();
+    let payload = chain.payload(l.blank(1 << 20).into());
+    (0..16).for_each(|_| chain.slice(payload, 0..1 << 20));
+    l.ring.send(id, chain, Token(1));
+    assert!(l.poll().is_none(), "no room for all that is to be sent");
+    // Bytes that stay unread.
+    peer.write_all(&pattern(100, 1)).expect("loopback");
+    l.ring.abort_socket(id);
+    l.ring.abort_socket(id);
+    assert_eq!(l.sent().2, Err(libc::ECANCELED));
+    let mut taken = 0;
+    let end = loop {
+        match peer.read(&mut vec![0; 1 << 16]) {
+            Ok(0) => panic!("the end was told in good order, after {taken} bytes"),
+            Ok(n) => taken += n,
+            Err(error) => break error.kind(),
+        }
+    };
+    assert_eq!(end, std::io::ErrorKind::ConnectionReset);
+    assert!(taken < LEN, "all was sent");
+    assert!(l.all_free());
+}
+
 fn closing_before_the_first_wait_loses_no_operation(config: Config) {
     let (_peer, ours) = tcp_pair();
     let mut l = Loop::new(&config);
@@ -374,6 +402,7 @@ for_each_driver!(
     the_end_of_the_stream_follows_the_last_bytes,
     sending_to_a_peer_that_is_gone_is_an_error,
     closing_ends_operations_in_flight_and_frees_the_descriptor,
+    a_socket_that_is_aborted_resets_its_connection_and_sends_no_more,
     closing_before_the_first_wait_loses_no_operation,
     the_number_of_a_closed_socket_is_never_valid_again,
     what_cannot_be_done_is_refused_and_the_buffers_come_back,

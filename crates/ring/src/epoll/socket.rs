@@ -3,7 +3,7 @@
 
 use std::io;
 use std::net::Shutdown;
-use std::os::fd::{AsRawFd, OwnedFd};
+use std::os::fd::{AsRawFd, OwnedFd, RawFd};
 
 use super::{Epoll, Kind};
 use crate::sys;
@@ -69,13 +69,21 @@ impl Epoll {
     }
 
     pub(crate) fn close_socket(&mut self, id: SocketId) {
+        self.end_socket(id, |fd| sys::shutdown(fd, Shutdown::Both));
+    }
+
+    pub(crate) fn abort_socket(&mut self, id: SocketId) {
+        self.end_socket(id, sys::reset_on_close);
+    }
+
+    fn end_socket(&mut self, id: SocketId, how: impl FnOnce(RawFd)) {
         if self.sockets.get_mut(id.0).is_none() {
             return;
         }
         let Some(socket) = self.sockets.remove_at(id.0.index) else { return };
         // Taken out by name: a duplicate of the descriptor would keep it in.
         self.poll.remove(socket.fd.as_raw_fd());
-        sys::shutdown(socket.fd.as_raw_fd(), Shutdown::Both);
+        how(socket.fd.as_raw_fd());
         let result = libc::ECANCELED;
         if let Some(Recv { bufs, token, .. }) = socket.recv {
             self.ended.push(Event::Received { token, bufs, result: Err(result) });

@@ -310,7 +310,7 @@ impl Net {
     }
 
     /// The connection breaks for both ends at once.
-    fn reset(&self, end: End) {
+    pub(super) fn reset(&self, end: End) {
         if let Some(stream) = self.lock().streams.get_mut(&end.stream) {
             stream.reset = true;
         }

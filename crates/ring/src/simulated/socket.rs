@@ -55,9 +55,17 @@ impl Simulated {
     }
 
     pub(crate) fn close_socket(&mut self, id: SocketId) {
+        self.end_socket(id, Net::close);
+    }
+
+    pub(crate) fn abort_socket(&mut self, id: SocketId) {
+        self.end_socket(id, Net::reset);
+    }
+
+    fn end_socket(&mut self, id: SocketId, how: impl FnOnce(&Net, End)) {
         let Some(socket) = self.sockets.remove(id.0) else { return };
         if let Some(end) = socket.end {
-            simulated::part::<Net>().close(end);
+            how(&simulated::part::<Net>(), end);
         }
         let result = Err(libc::ECANCELED);
         if let Some((bufs, token)) = socket.recv {

@@ -110,13 +110,26 @@ impl Uring {
     }
 
     pub(crate) fn close_socket(&mut self, id: SocketId) {
-        let Some(socket) = self.sockets.get_mut(id.0) else { return };
-        if socket.closing {
+        let Some(socket) = self.sockets.get_mut(id.0).filter(|socket| !socket.closing) else {
             return;
-        }
-        socket.closing = true;
+        };
         sys::shutdown(socket.fd.as_raw_fd(), Shutdown::Both);
-        // The shutdown ends most operations; cancelling ends those of unconnected sockets.
+        self.end_socket(id);
+    }
+
+    pub(crate) fn abort_socket(&mut self, id: SocketId) {
+        let Some(socket) = self.sockets.get_mut(id.0).filter(|socket| !socket.closing) else {
+            return;
+        };
+        // Not shut down: that would let what was queued go out before the close.
+        sys::reset_on_close(socket.fd.as_raw_fd());
+        self.end_socket(id);
+    }
+
+    fn end_socket(&mut self, id: SocketId) {
+        let Some(socket) = self.sockets.get_mut(id.0) else { return };
+        socket.closing = true;
+        // A shutdown ends most operations; cancelling ends those of unconnected sockets, and of those that are reset.
         if socket.recv.is_some() {
             self.queue.push_cancel(Kind::Recv.user_data(id.0.index));
         }
