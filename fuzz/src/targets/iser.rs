@@ -184,6 +184,7 @@ impl Target {
                 }
                 end.respond_tmf(tag, TmfResponse::Complete, tx);
             }
+            Event::Answered { .. } => {}
             Event::Close(_) => self.closed = true,
         }
     }

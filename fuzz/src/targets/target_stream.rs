@@ -214,6 +214,7 @@ impl Upper {
                 }
                 target.respond_tmf(tag, TmfResponse::Complete, tx);
             }
+            Event::Answered { .. } => {}
             Event::Close(_) => self.closed = true,
         }
     }

@@ -38,6 +38,7 @@ impl<B: AsRef<[u8]> + AsMut<[u8]>> Connection<B> {
             }
         };
         task.arrived = cx.now;
+        task.answers = self.answers;
         let sink = self.unsolicited_sink(&mut task, header, cx.site);
         let tag = self.tasks.insert(task);
         if let Some(mover) = &mut self.mover {
@@ -256,6 +257,7 @@ impl<B: AsRef<[u8]> + AsMut<[u8]>> Connection<B> {
                     expects_write: task.expects_write,
                     data: task.data.take().filter(|_| filled > 0).map(|buf| (buf, filled)),
                     arrived: task.arrived,
+                    answers: task.answers,
                 };
                 cx.events.push(Event::Command(command));
             }

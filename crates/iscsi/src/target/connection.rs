@@ -1,6 +1,6 @@
 //! The connection: its state, the end of the login, its clocks.
 
-use super::event::{CloseReason, Event};
+use super::event::{Asked, CloseReason, Event};
 use super::held::Held;
 use super::login::Login;
 use super::mover::Mover;
@@ -65,6 +65,10 @@ pub struct Connection<B> {
     /// Data digests of the Data-In PDUs that are being made.
     pub(super) crcs: Vec<[u8; DIGEST_LEN]>,
     pub(super) stall: Stall,
+    /// The Target Transfer Tag of the latest question that was not answered yet.
+    asked: Option<u32>,
+    /// How many questions were answered.
+    pub(super) answers: u32,
     last_heard: Duration,
     pinged: Option<Duration>,
     login_by: Duration,
@@ -97,6 +101,8 @@ impl<B: AsRef<[u8]> + AsMut<[u8]>> Connection<B> {
             next_ttt: 0,
             crcs: Vec::new(),
             stall: Stall::default(),
+            asked: None,
+            answers: 0,
             last_heard: now,
             pinged: None,
             login_by: now.saturating_add(options.login_timeout),
@@ -276,6 +282,33 @@ impl<B: AsRef<[u8]> + AsMut<[u8]>> Connection<B> {
             return self.close(CloseReason::PingTimeout, cx.events);
         }
         self.pinged = Some(cx.now);
+        self.send_ping(cx.tx);
+    }
+
+    /// Asks the initiator something by a NOP-In (RFC 7143 section 11.19), whose answer raises [`Event::Answered`]: it
+    /// stands in the stream behind all that was sent before the question came. An earlier question that is not answered
+    /// yet is forgotten. `None` outside of the full feature phase.
+    pub fn ask<T: Transmit>(&mut self, now: Duration, tx: &mut T) -> Option<Asked> {
+        if self.phase != Phase::FullFeature {
+            return None;
+        }
+        // It is a sign of life, too: who does not answer is given up like after any ping.
+        self.pinged.get_or_insert(now);
+        let ttt = self.send_ping(tx);
+        self.asked = Some(ttt);
+        Some(Asked(ttt))
+    }
+
+    /// The answer to a ping came.
+    pub(super) fn ping_answered(&mut self, ttt: u32, events: &mut Vec<Event<B>>) {
+        self.counters.pings_in += 1;
+        if self.asked.take_if(|asked| *asked == ttt).is_some() {
+            self.answers = self.answers.wrapping_add(1);
+            events.push(Event::Answered { asked: Asked(ttt), answers: self.answers });
+        }
+    }
+
+    fn send_ping<T: Transmit>(&mut self, tx: &mut T) -> u32 {
         self.counters.pings_out += 1;
         let ttt = self.new_ttt();
         let n = self.numbers(false);
@@ -288,7 +321,8 @@ impl<B: AsRef<[u8]> + AsMut<[u8]>> Connection<B> {
             max_cmd_sn: n.max_cmd_sn,
             ..Default::default()
         };
-        self.send(&nop, &[], cx.tx);
+        self.send(&nop, &[], tx);
+        ttt
     }
 
     /// The initiator gave a sign of life.

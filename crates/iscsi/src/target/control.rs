@@ -33,9 +33,9 @@ impl<B: AsRef<[u8]> + AsMut<[u8]>> Connection<B> {
         match BasicHeader::from_bhs(bhs).opcode() {
             // Error recovery level 0 has no SNACK.
             Some(Opcode::SnackRequest) => self.reject(RejectReason::SnackReject, bhs, cx.tx),
-            // The answer to a ping is not numbered; that it came is all it says.
+            // The answer to a ping is not numbered.
             Some(Opcode::NopOut) if nop.itt.get() == pdu::RESERVED_TAG => {
-                self.counters.pings_in += 1;
+                self.ping_answered(nop.ttt.get(), cx.events);
             }
             _ => self.sequence(nop.cmd_sn.get(), bhs, data, cx),
         }

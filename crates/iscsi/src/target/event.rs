@@ -47,9 +47,21 @@ pub enum Event<B> {
         /// The task to abort: given with ABORT TASK, and only then.
         referenced: Option<Tag>,
     },
+    /// The question of [`Connection::ask`](super::Connection::ask) was answered: what comes behind the answer was sent
+    /// later than the question.
+    Answered {
+        /// What `ask` has given.
+        asked: Asked,
+        /// How many questions have been answered on this connection, with this one: see [`Command::answers`].
+        answers: u32,
+    },
     /// The connection is over: flush what is to be sent, then close. Nothing follows.
     Close(CloseReason),
 }
+
+/// A question that was sent to the initiator.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Asked(pub(super) u32);
 
 /// A SCSI command.
 #[derive(Debug)]
@@ -73,6 +85,8 @@ pub struct Command<B> {
     /// When its header was there, on the clock of [`Cx::now`](super::Cx::now): the command is handed up when its
     /// unsolicited data has come, too.
     pub arrived: Duration,
+    /// How many [questions](Event::Answered) the initiator had answered on this connection when the header was there.
+    pub answers: u32,
 }
 
 impl<B> Command<B> {

@@ -39,7 +39,7 @@ mod window;
 pub use authentication::{AuthenticationError, Credentials};
 pub use connection::Connection;
 pub use counters::Counters;
-pub use event::{CloseReason, Command, Event, Response, TransferError, Wanted};
+pub use event::{Asked, CloseReason, Command, Event, Response, TransferError, Wanted};
 pub use options::{DigestPolicy, Options};
 pub use rdma::{Body, RdmaFault, RdmaOptions, RdmaRead, ReadId, Received, SendFault};
 pub use site::{

@@ -86,6 +86,8 @@ pub(super) struct Task<B> {
     pub(super) attribute: TaskAttribute,
     /// When the header was there.
     pub(super) arrived: Duration,
+    /// How many questions had been answered then.
+    pub(super) answers: u32,
     pub(super) reads: bool,
     pub(super) writes: bool,
     pub(super) expects_read: u32,
@@ -128,6 +130,7 @@ impl<B> Task<B> {
             long_cdb: None,
             attribute: TaskAttribute::Untagged,
             arrived: Duration::ZERO,
+            answers: 0,
             reads: false,
             writes: false,
             expects_read: 0,

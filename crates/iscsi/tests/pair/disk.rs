@@ -185,6 +185,7 @@ impl Disk {
                 let response = self.manage((tag, function), lun, referenced, target);
                 target.respond_tmf(tag, response, tx);
             }
+            Event::Answered { .. } => {}
             Event::Close(reason) => {
                 assert!(self.closed.is_none(), "closed twice");
                 self.closed = Some(reason);

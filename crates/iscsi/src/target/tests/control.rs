@@ -62,6 +62,51 @@ fn silence_is_asked_about_and_then_ends_the_connection() {
 }
 
 #[test]
+fn a_question_is_answered_once_and_commands_tell_whether_they_came_before() {
+    let mut bench = Bench::ready(Options::default(), &["FirstBurstLength=8192"]);
+    let ask = |bench: &mut Bench| {
+        let Bench { connection, now, wires, .. } = bench;
+        let asked = connection.ask(*now, wires).unwrap();
+        let mut answer = nop(u32::MAX, 1);
+        answer.ttt = bench.one().as_pdu::<NopIn>().ttt;
+        (asked, answer)
+    };
+    // Its data comes behind the answer.
+    let mut early = write(1, 1, 8192);
+    early.flags &= !pdu::FINAL;
+    bench.feed(early, &bytes(4096));
+    let (forgotten, late) = ask(&mut bench);
+    let (asked, answer) = ask(&mut bench);
+    assert_ne!(forgotten, asked);
+    // An answer to what is not asked any more, or to nothing.
+    bench.feed(late, &[]);
+    bench.feed(nop(u32::MAX, 1), &[]);
+    assert!(bench.events().is_empty());
+    bench.feed(answer, &[]);
+    let said = bench.events();
+    assert!(matches!(said[..], [Event::Answered { asked: of, answers: 1 }] if of == asked));
+    bench.feed(answer, &[]);
+    assert!(bench.events().is_empty(), "once");
+    bench.feed(data_out(1, u32::MAX, 0, 4096), &bytes(4096));
+    assert_eq!(bench.command().answers, 0);
+    bench.feed(read(2, 2, 512), &[]);
+    assert_eq!(bench.command().answers, 1);
+    assert_eq!(bench.connection.counters().pings_out, 2);
+}
+
+#[test]
+fn a_question_that_nobody_answers_ends_the_connection() {
+    let mut bench = Bench::ready(Options::default(), &[]);
+    let Bench { connection, now, wires, .. } = &mut bench;
+    assert!(connection.ask(*now, wires).is_some());
+    bench.now = bench.connection.poll_timeout().unwrap();
+    bench.timeout();
+    assert_eq!(bench.closed(), CloseReason::PingTimeout);
+    let Bench { connection, now, wires, .. } = &mut bench;
+    assert_eq!(connection.ask(*now, wires), None, "it is over");
+}
+
+#[test]
 fn a_ping_behind_other_data_has_its_time_from_when_that_was_taken_in() {
     let mut bench = Bench::ready(Options::default(), &[]);
     // Not asked yet: that something was taken in is no sign of life of the initiator itself.
