@@ -68,6 +68,12 @@ impl AccessState {
     }
 }
 
+/// True if a command works through a target port in standby (SPC-5 5.17.2.4), and READ CAPACITY does: without it hosts take
+/// the unit for one of no size. `cdb` has any length.
+pub fn works_in_standby(cdb: &[u8]) -> bool {
+    AccessState::Standby.allows(&Cdb::new(cdb))
+}
+
 /// SERVICE ACTION of REPORT and SET TARGET PORT GROUPS.
 const GROUPS: u16 = 0x0A;
 
@@ -169,8 +175,7 @@ impl PortGroups {
     pub fn execute(&self, states: &AccessStates, ports: &[Port], request: &Request) -> Done {
         match request {
             Request::Report { extended, allocation } => {
-                let mut data = self.report(states, ports, *extended);
-                data.truncate(*allocation as usize);
+                let data = finish(self.report(states, ports, *extended), *allocation);
                 Done { reply: Reply::data(data), changed: false }
             }
             Request::Set(changes) => match self.set(states, ports, changes) {
@@ -180,11 +185,9 @@ impl PortGroups {
         }
     }
 
-    /// The parameter data of REPORT TARGET PORT GROUPS (SPC-5 6.37).
+    /// The parameter data of REPORT TARGET PORT GROUPS (SPC-5 6.37), without its length.
     fn report(&self, states: &AccessStates, ports: &[Port], extended: bool) -> Vec<u8> {
-        // FORMAT TYPE 001b, and no time that an implicit transition would take.
-        let header: &[u8] = if extended { &[0, 0, 0, 0, 0x10, 0, 0, 0] } else { &[0; 4] };
-        let mut data = header.to_vec();
+        let mut data = Vec::from(header(extended));
         for (number, group) in self.0.iter().enumerate() {
             // The count of ports has one byte.
             let of_group = ports.iter().filter(|port| port.name.tag == group.tag).take(255);
@@ -203,8 +206,6 @@ impl PortGroups {
                 data.truncate(start);
             }
         }
-        let len = data.len() as u32 - 4;
-        data[0..4].copy_from_slice(&len.to_be_bytes());
         data
     }
 
@@ -291,6 +292,73 @@ impl AccessStates {
     fn store(&self, next: Packed) {
         self.0.store(next.0, Ordering::Relaxed);
     }
+}
+
+/// Target port groups that several servers share, of which one serves the unit at a time. All of them report the same of
+/// all groups. States change by the servers' decision alone: the unit has [`Alua::Implicit`].
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct SharedGroups(pub Vec<SharedGroup>);
+
+/// One of [`SharedGroups`].
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct SharedGroup {
+    /// TARGET PORT GROUP.
+    pub tag: u16,
+    /// Its state.
+    pub state: SharedState,
+    /// RELATIVE TARGET PORT IDENTIFIERs of its ports.
+    pub ports: Vec<u16>,
+}
+
+/// ASYMMETRIC ACCESS STATE of a target port group that several servers share.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(u8)]
+pub enum SharedState {
+    /// Active/optimized.
+    Optimized = 0x0,
+    /// Standby.
+    Standby = 0x2,
+    /// Transitioning: it becomes active/optimized.
+    Transitioning = 0xF,
+}
+
+impl SharedGroups {
+    /// T_SUP, S_SUP, AO_SUP.
+    const SUPPORTED: u8 = 0x80 | 0x04 | 0x01;
+
+    /// The parameter data of REPORT TARGET PORT GROUPS (SPC-5 6.37), cut to the allocation length.
+    pub fn report(&self, extended: bool, allocation: u32) -> Vec<u8> {
+        let mut data = Vec::from(header(extended));
+        for group in &self.0 {
+            // The count of ports has one byte.
+            let ports = &group.ports[..group.ports.len().min(255)];
+            let [high, low] = group.tag.to_be_bytes();
+            // What changed it is the same whoever is asked: the target.
+            let cause = CAUSE_IMPLICIT;
+            let state = group.state as u8;
+            let count = ports.len() as u8;
+            data.extend_from_slice(&[state, Self::SUPPORTED, high, low, 0, cause, 0, count]);
+            for port in ports {
+                let [high, low] = port.to_be_bytes();
+                data.extend_from_slice(&[0, 0, high, low]);
+            }
+        }
+        finish(data, allocation)
+    }
+}
+
+/// The header of REPORT TARGET PORT GROUPS, without its length.
+const fn header(extended: bool) -> &'static [u8] {
+    // FORMAT TYPE 001b, and no time that an implicit transition would take.
+    if extended { &[0, 0, 0, 0, 0x10, 0, 0, 0] } else { &[0; 4] }
+}
+
+/// Puts RETURN DATA LENGTH in, and cuts to the allocation length.
+fn finish(mut data: Vec<u8>, allocation: u32) -> Vec<u8> {
+    let len = data.len() as u32 - 4;
+    data[0..4].copy_from_slice(&len.to_be_bytes());
+    data.truncate(allocation as usize);
+    data
 }
 
 /// A command on the target port groups of a unit, decoded.

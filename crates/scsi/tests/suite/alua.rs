@@ -2,7 +2,10 @@
 
 use crate::cluster::{leading, relative};
 use crate::common::*;
-use lunet_scsi::alua::{AccessState, Alua, Change, Done, PortGroup, PortGroups, Request};
+use lunet_scsi::alua::{
+    AccessState, Alua, Change, Done, PortGroup, PortGroups, Request, SharedGroup, SharedGroups,
+    SharedState, works_in_standby,
+};
 use lunet_scsi::reserve::{Port, TargetPort};
 use lunet_scsi::{Action, Attention, Code, CommandIn, Key, Nexus, Reply, Task, Unit, execute};
 
@@ -65,6 +68,35 @@ fn the_report_byte_by_byte() {
     assert_eq!(report(&unit, 1, 255), extended);
     illegal(&run(&unit, &cdb(12, &[(0, &[0xA3, 0x4A])])), Code::INVALID_FIELD_IN_CDB);
     assert_eq!(relative(1), 0x1001, "not the tag");
+}
+
+#[test]
+fn the_report_of_groups_that_servers_share_byte_by_byte() {
+    let group = |tag, state, ports: &[u16]| SharedGroup { tag, state, ports: ports.to_vec() };
+    let groups = SharedGroups(vec![
+        group(1, SharedState::Optimized, &[0x0102]),
+        group(0x0203, SharedState::Transitioning, &[]),
+        group(7, SharedState::Standby, &[3, 4]),
+    ]);
+    let mut expected = vec![0, 0, 0, 36];
+    expected.extend_from_slice(&[0x00, 0x85, 0, 1, 0, 2, 0, 1, 0, 0, 1, 2]);
+    expected.extend_from_slice(&[0x0F, 0x85, 2, 3, 0, 2, 0, 0]);
+    expected.extend_from_slice(&[0x02, 0x85, 0, 7, 0, 2, 0, 2, 0, 0, 0, 3, 0, 0, 0, 4]);
+    assert_eq!(groups.report(false, 255), expected);
+    assert_eq!(groups.report(false, 6), expected[..6]);
+    let extended = [&[0, 0, 0, 40, 0x10, 0, 0, 0], &expected[4..]].concat();
+    assert_eq!(groups.report(true, 255), extended);
+    assert_eq!(SharedGroups::default().report(false, 255), [0; 4]);
+}
+
+#[test]
+fn what_works_in_standby_is_told_by_the_command_block_alone() {
+    for cdb in [&[0x12][..], &[0xA0], &[0xA3, 0x0A], &[0x25], &[0x9E, 0x10], &[0x5F]] {
+        assert!(works_in_standby(cdb), "{cdb:x?}");
+    }
+    for cdb in [&[][..], &[0x00], &[0x28], &[0x8A], &[0x35], &[0x9E, 0x12], &[0xA3, 0x0C]] {
+        assert!(!works_in_standby(cdb), "{cdb:x?}");
+    }
 }
 
 #[test]
