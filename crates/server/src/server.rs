@@ -321,6 +321,11 @@ impl<F: Front> Handle<F> {
         self.core.world()
     }
 
+    /// Tells the front of each shard something that somebody waits for.
+    pub fn tell(&self, message: impl Fn() -> F::Message) {
+        self.core.mailboxes().iter().for_each(|mailbox| mailbox.tell(message()));
+    }
+
     /// What the fronts of all shards share.
     pub fn shared(&self) -> &F::Shared {
         &self.core.front

@@ -277,6 +277,14 @@ impl Requests {
         self.in_flight.is_empty() && self.away.is_none()
     }
 
+    /// True if none of them has been given to the storage, and no other thread has worked for the operation: it can end as if
+    /// it had never begun.
+    pub fn is_untouched(&self) -> bool {
+        self.away.is_none()
+            && self.next_seq as usize == self.in_flight.len()
+            && self.in_flight.iter().all(|request| request.held.is_some())
+    }
+
     /// True if what the operation may write is fenced off.
     pub(crate) fn is_fenced(&self) -> bool {
         self.fenced.is_some()

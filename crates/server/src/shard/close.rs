@@ -56,6 +56,16 @@ impl<F: Front> Shard<F> {
         }
     }
 
+    /// Ends a connection at once. Its client sees a reset: what was queued for it is thrown away, and what it has sent
+    /// stays unread. Over RDMA the queue pair is destroyed.
+    pub fn abort(&mut self, slot: ConnId) {
+        let Some(conn) = self.conns.get_mut(slot) else { return };
+        if let (Wire::Stream(socket), true) = (&conn.wire, conn.phase != Phase::Closed) {
+            self.front.exec.storage.ring.abort_socket(*socket);
+        }
+        self.disconnect(slot);
+    }
+
     fn end_commands(&mut self, slot: ConnId) {
         self.front.end_commands(&mut self.conns[slot], slot);
     }
