@@ -17,6 +17,7 @@ use lunet_server::transmit::Outgoing;
 use lunet_verbs::Remote;
 use lunet_volume::{OperationId, VolumeId};
 
+use crate::group::{Gated, Part};
 use crate::message::Cause;
 use crate::registry::Nexus;
 use crate::reservations::Place;
@@ -45,6 +46,8 @@ pub struct IscsiConn {
     pub tasks: Vec<Option<OperationId>>,
     /// Functions that wait for other shards.
     pub clears: Vec<PendingClear>,
+    /// It was aborted with its failover group: dropped when it is closed.
+    pub aborted: Option<Part>,
 }
 
 /// A session in full feature phase.
@@ -63,6 +66,8 @@ pub struct Session {
     pub scsi: lunet_scsi::Target,
     /// The LUNs that it sees, ascending.
     pub luns: Vec<SessionLun>,
+    /// For a session of a failover group: the epoch that its connection belongs to.
+    pub gated: Option<Box<Gated>>,
     /// Its login is in the log, and so will be its end.
     pub logged: bool,
     /// When it was admitted.
@@ -120,6 +125,7 @@ impl IscsiConn {
             waiting: None,
             tasks: Vec::new(),
             clears: Vec::new(),
+            aborted: None,
         }
     }
 

@@ -12,6 +12,7 @@ use lunet_reservations::Registrant;
 use lunet_volume::VolumeId;
 use lunet_volume::reserve::{Done, Shared};
 
+use crate::group::GroupMessage;
 use crate::keeper::Carried;
 use crate::session::Mailbox;
 
@@ -37,6 +38,8 @@ pub enum Message {
         /// What came of it.
         result: Carried,
     },
+    /// An order of a failover group's thread.
+    Group(GroupMessage),
 }
 
 /// Whose commands are to be aborted.

@@ -103,6 +103,11 @@ impl CoreTarget {
         self.luns.iter().filter(shown).copied().collect()
     }
 
+    /// The slots of all volumes that it shows to somebody.
+    pub fn volumes(&self) -> impl Iterator<Item = VolumeId> {
+        self.luns.iter().map(|(_, volume)| *volume)
+    }
+
     /// How the target looks through a portal to somebody who sees these LUNs.
     pub fn seen(&self, portal: usize, luns: Vec<u16>) -> lunet_scsi::Target {
         lunet_scsi::Target { luns, ..self.scsi.get(portal).cloned().unwrap_or_default() }

@@ -100,6 +100,11 @@ impl Engine {
         task.command.owner.map(|owner| owner.tag)
     }
 
+    /// The tag of a task whose command waits for its answer.
+    pub fn tag_of(&self, id: OperationId) -> Option<Tag> {
+        self.exec.operations.get(id)?.command.owner.map(|owner| owner.tag)
+    }
+
     /// A parameter list, or a block to repeat or compare, is complete.
     fn collected(&mut self, conn: &mut Conn, id: OperationId, buf: Buf, len: usize) {
         let task = &self.exec.operations[id];

@@ -7,6 +7,7 @@ mod answer;
 mod away;
 mod copy;
 mod data;
+mod gate;
 mod look;
 mod power;
 mod reserve;
@@ -28,9 +29,11 @@ use lunet_volume::{BACKLOG_HIGH, OperationId, Progress};
 use self::answer::{respond, respond_sense, wanted};
 use self::copy::Copies;
 use self::data::Initiator;
+pub use self::gate::TurnedBack;
 pub use self::task::ScsiCommand;
 use self::task::{Job, Owner};
 use crate::connection::{Conn, Conns};
+use crate::group::Groups;
 use crate::reservations::with_seats;
 use lunet_server::conn::ConnId;
 use lunet_server::front::Local;
@@ -48,6 +51,10 @@ pub struct Engine {
     pub clearing: bool,
     /// For each function, how many shards have not done their part.
     pub asked: Vec<Arc<AtomicUsize>>,
+    /// The failover groups.
+    pub groups: Groups,
+    /// Somebody waits until nothing of a group is under way.
+    pub draining: bool,
 }
 
 impl Deref for Engine {
@@ -68,7 +75,8 @@ impl Engine {
     /// The engine of a shard without connections.
     pub fn new(local: Local<Self>) -> Self {
         let copies = Copies::default();
-        Self { local, answered: None, copies, clearing: false, asked: Vec::new() }
+        let (asked, groups) = (Vec::new(), Groups::default());
+        Self { local, answered: None, copies, clearing: false, asked, groups, draining: false }
     }
 
     /// Works off every answer of the storage that has come.
@@ -84,6 +92,9 @@ impl Engine {
             }
             self.exec.end_batch(batch);
             self.answered = None;
+        }
+        if self.draining {
+            self.look_drained();
         }
     }
 

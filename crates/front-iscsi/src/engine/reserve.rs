@@ -165,7 +165,17 @@ impl Engine {
         volume: VolumeId,
         request: &alua::Request,
     ) -> Option<Reply> {
-        let (groups, seat) = (&conn.front.session.as_ref()?.scsi.groups, conn.front.seat(lun)?);
+        let session = conn.front.session.as_ref()?;
+        let gated = session.gated.as_ref();
+        if let Some(group) = gated.and_then(|gated| self.groups.get(gated.group)) {
+            return Some(match request {
+                alua::Request::Report { extended, allocation } => {
+                    Reply::data(group.ports.report.report(*extended, *allocation))
+                }
+                alua::Request::Set(_) => Reply::check(Sense::illegal(Code::INVALID_OPCODE)),
+            });
+        }
+        let (groups, seat) = (&session.scsi.groups, conn.front.seat(lun)?);
         let core = &self.exec.storage.volumes[volume].core;
         let done = with_seats(core, |seats| {
             let done = groups.execute(&core.face.unit.state.access, seats.ports(), request);

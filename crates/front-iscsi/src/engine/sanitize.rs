@@ -4,6 +4,7 @@
 //! Before the first block is touched, a mark is made stable that the volume is being sanitized or formatted; it goes
 //! when all is done. A server that finds the mark at its start takes the operation for failed.
 
+use lunet_block::ByteRange;
 use lunet_scsi::sanitize::{Method, Sanitize};
 use lunet_scsi::{Code, Key, Sanitation, Sense};
 use lunet_volume::{Failure, Kind, OperationId, Overwrite, Progress, VolumeId, Work};
@@ -195,6 +196,17 @@ impl Engine {
         if let Job::Sanitize(job) = job {
             self.part_finished(conns, job.reply, sense);
         }
+    }
+
+    /// Nobody waits any more for an operation, whose volume another server may have now: it has failed, as one that was cut
+    /// off by a restart has. What it may still write is fenced off.
+    pub(super) fn give_up_sanitize(&mut self, id: OperationId) {
+        let task = &mut self.local.exec.operations[id];
+        let Job::Sanitize(job) = std::mem::take(&mut task.command.job) else { return };
+        let core = &self.local.exec.storage.volumes[task.requests.volume].core;
+        core.face.unit.state.end_sanitize(job.what.unfinished());
+        task.requests.writes = Some(ByteRange::new(0, core.caps.bytes()));
+        self.exec.abandon(id);
     }
 
     /// The server stops: what is not done counts as failed when it starts again.

@@ -63,6 +63,10 @@ struct Plan {
 impl Engine {
     /// A command and its unsolicited data have arrived on the connection in `slot`.
     pub fn command(&mut self, conn: &mut Conn, slot: ConnId, command: Command<Buf>) {
+        let gated = conn.front.session.as_ref().is_some_and(|session| session.gated.is_some());
+        if gated && self.turns_back(conn, &command) {
+            return;
+        }
         let Some(session) = conn.front.session.as_mut() else { return };
         let lun = Lun::decode(command.lun.to_be_bytes());
         let mut seen = lun.and_then(|lun| find_lun(&mut session.luns, lun.0));

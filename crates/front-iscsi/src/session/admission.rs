@@ -99,14 +99,19 @@ fn admit(shard: &mut Shard, slot: ConnId, nexus: Nexus, tsih: u16, identity: &Lo
     let scsi = target.as_ref().map(|target| target.seen(conn.portal, numbers));
     let since = shard.front.exec.storage.now;
     let proof = identity.proof.clone();
-    let scsi = scsi.unwrap_or_default();
+    let mut scsi = scsi.unwrap_or_default();
+    // Before the answer: the initiator sends nothing before it has that.
+    let gated = target.as_ref().and_then(|target| shard.front.groups.connected(&target.name));
+    if gated.is_some() {
+        shard.front.groups.show(&mut scsi);
+    }
     // Discovery needs no buffers.
     if target.is_some() {
         shard.front.exec.storage.join_host(&conn.account, &nexus.initiator);
         shard.front.exec.storage.renew(&conn.account, &mut conn.reserve);
     }
     conn.front.session =
-        Some(Session { nexus, id, tsih, target, proof, scsi, luns, logged, since });
+        Some(Session { nexus, id, tsih, target, proof, scsi, luns, gated, logged, since });
     conn.front.proto.admit(tsih, &mut Pdus(&mut conn.out));
     shard.front.protocol.logins += 1;
     let (client, serial) = (conn.peer.ip(), conn.serial);

@@ -3,6 +3,7 @@
 use lunet_iscsi::target::{CloseReason, Event, RdmaFault};
 
 use super::admission::login;
+use super::group::answered;
 use super::management::{Function, manage};
 use super::refusal::refused;
 use super::{Shard, drive};
@@ -37,6 +38,7 @@ pub(super) fn handle_events(shard: &mut Shard, slot: ConnId) {
             Event::TaskManagement { tag, function, lun, referenced } => {
                 manage(shard, slot, Function { tag, function, lun, referenced });
             }
+            Event::Answered { asked, answers } => answered(shard, slot, asked, answers),
             Event::Close(reason) => close(shard, slot, reason),
         }
     }

@@ -17,8 +17,8 @@ use lunet_volume::{Keeper, OperationId, Step, VolumeId};
 
 use super::events::{close, handle_events, log_out};
 use super::{
-    Conn, Core, IscsiConn, Pdus, Protocol, SessionInfo, Shard, Shared, admission, drive, layout,
-    management, preempt, report, view,
+    Conn, Core, IscsiConn, Pdus, Protocol, SessionInfo, Shard, Shared, admission, drive, group,
+    layout, management, preempt, report, view,
 };
 use crate::config::{Config, Layout};
 use crate::connection::Conns;
@@ -294,6 +294,7 @@ impl Front for Engine {
             Message::Kept { ticket, result } => {
                 shard.front.reservation_kept(&mut shard.conns, ticket, result);
             }
+            Message::Group(message) => group::carry_out(shard, message),
         }
     }
 
@@ -325,6 +326,9 @@ impl Front for Engine {
         self.end_copies(slot);
         for task in conn.front.tasks.iter_mut().filter_map(Option::take) {
             self.abandon(task);
+        }
+        if self.draining {
+            self.look_drained();
         }
     }
 

@@ -3,6 +3,7 @@
 mod admission;
 mod events;
 mod front;
+mod group;
 mod layout;
 mod management;
 mod preempt;

@@ -75,7 +75,10 @@ pub(super) fn see(shard: &mut Shard, slot: ConnId, next: &World) {
             lun.nexus.establish(Attention::ReportedLunsChanged);
         }
     }
-    let seen = target.seen(portal, Vec::new());
+    let mut seen = target.seen(portal, Vec::new());
+    if session.gated.is_some() {
+        shard.front.groups.show(&mut seen);
+    }
     if seen.several_ports != session.scsi.several_ports {
         for lun in &mut kept {
             lun.nexus.establish(Attention::InquiryChanged);

@@ -106,6 +106,11 @@ impl Engine {
     /// True if this initiator sees a volume, in this session or through another target.
     pub(super) fn may_reach(&self, conn: &Conn, slot: VolumeId) -> bool {
         let Some(session) = &conn.front.session else { return false };
+        // No copy reaches into a failover group, or out of it: its gate would not know of it.
+        let group = session.gated.as_ref().map(|gated| gated.group);
+        if !self.groups.is_empty() && self.groups.of_volume(&self.world, slot) != group {
+            return false;
+        }
         let who = (conn.portal, session.nexus.initiator.as_str(), conn.origin());
         session.luns.iter().any(|lun| lun.volume == slot)
             || (session.target.is_some() && self.world.shows(slot, session.proof.as_ref(), who))

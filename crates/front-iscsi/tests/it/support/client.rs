@@ -160,6 +160,45 @@ impl Client {
         made
     }
 
+    /// Puts together what [`batch`](Self::batch) would send, for [`send_raw`](Self::send_raw).
+    pub fn compose<T>(&mut self, make: impl FnOnce(&mut Proto, &mut Vec<u8>) -> T) -> (T, Vec<u8>) {
+        let mut out = Vec::new();
+        let made = make(&mut self.proto, &mut out);
+        (made, out)
+    }
+
+    /// Sends these bytes.
+    pub fn send_raw(&mut self, bytes: &[u8]) {
+        self.send(bytes);
+    }
+
+    /// Receives what has been sent until now, without waiting: pings are answered.
+    pub fn receive_once(&mut self) {
+        assert!(self.receive(), "the connection has ended");
+    }
+
+    /// Receives until the connection ends. How it did: `None` in good order.
+    pub fn ends_by(&mut self) -> Option<ErrorKind> {
+        let mut bytes = vec![0; 1 << 16];
+        let mut out = Vec::new();
+        loop {
+            let n = match self.stream.read(&mut bytes) {
+                Ok(0) => return None,
+                Ok(n) => n,
+                Err(error) => return Some(error.kind()),
+            };
+            let now = self.started.elapsed();
+            let mut cx = Cx { now, tx: &mut out, events: &mut self.events };
+            self.proto.rx_bytes(&bytes[..n], &mut cx);
+        }
+    }
+
+    /// True if the end of this command was received.
+    pub fn has_answer(&self, tag: Tag) -> bool {
+        let ends = |event: &Ev| matches!(event, Event::Finished(finished) if finished.tag == tag);
+        self.events.iter().any(ends)
+    }
+
     /// Waits for the end of a command, with a pause after each receive.
     pub fn outcome_with_pauses(&mut self, tag: Tag, pause: Duration) -> Finished<Vec<u8>, Vec<u8>> {
         let ends = |event: &Ev| matches!(event, Event::Finished(finished) if finished.tag == tag);

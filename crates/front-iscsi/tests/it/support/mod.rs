@@ -3,6 +3,7 @@
 pub mod block;
 pub mod client;
 pub mod copy;
+pub mod gateway;
 pub mod record;
 pub mod room;
 pub mod stall;

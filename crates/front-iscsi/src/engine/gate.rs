@@ -1,0 +1,133 @@
+//! What a failover group's gate lets through.
+
+use lunet_gateway::Admission;
+use lunet_iscsi::target::Command;
+use lunet_ring::Buf;
+use lunet_scsi::alua::works_in_standby;
+use lunet_scsi::{Code, Key, Lun, Sense, Transfer, status};
+use lunet_volume::{OperationId, VolumeId};
+
+use super::task::{Job, Task};
+use super::{Engine, respond, respond_sense};
+use crate::connection::{Conn, find_lun};
+use crate::group::GroupId;
+use crate::reservations;
+
+/// What a command gets at a gateway that does not own the group.
+const STANDBY: Sense = Sense::new(Key::NotReady, Code::PORT_IN_STANDBY);
+
+/// How a command ends that may not be executed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum TurnedBack {
+    /// With BUSY: it is to be sent again.
+    Busy,
+    /// As by a port in standby.
+    Standby(Sense),
+}
+
+impl TurnedBack {
+    /// What a gate says. `None`: the command is executed.
+    pub fn by(admission: Admission) -> Option<Self> {
+        match admission {
+            Admission::Execute => None,
+            Admission::Busy => Some(Self::Busy),
+            Admission::Standby => Some(Self::Standby(STANDBY)),
+        }
+    }
+}
+
+/// True for a command that any gateway answers in any epoch: it tells of the unit, as port or as a thing, and changes
+/// nothing. Of what works in standby those are left out that do: MODE SELECT, LOG SELECT, and what is about reservations.
+fn is_of_any_gateway(cdb: &[u8]) -> bool {
+    let changes = matches!(cdb.first(), Some(0x15 | 0x4C | 0x55 | 0x5E | 0x5F));
+    !changes && works_in_standby(cdb)
+}
+
+impl Engine {
+    /// Sees whether a command of a group's session may be executed, which is about to be. If not, it is answered, and this
+    /// is true.
+    #[cold]
+    #[inline(never)]
+    pub(super) fn turns_back(&mut self, conn: &mut Conn, command: &Command<Buf>) -> bool {
+        let Some(session) = &mut conn.front.session else { return false };
+        let Some(gated) = &session.gated else { return false };
+        let Some(group) = self.groups.get(gated.group) else { return false };
+        let Some(turned) = TurnedBack::by(group.gate.admits(gated.stamp(command.answers))) else {
+            return false;
+        };
+        if is_of_any_gateway(command.cdb()) {
+            return false;
+        }
+        let lun = Lun::decode(command.lun.to_be_bytes());
+        // The device server knows what to say where there is no unit.
+        let Some(seen) = lun.and_then(|lun| find_lun(&mut session.luns, lun.0)) else {
+            return false;
+        };
+        match turned {
+            TurnedBack::Busy => {
+                self.protocol.busy += 1;
+                respond(conn, command.tag, status::BUSY, &[], Transfer::default());
+            }
+            TurnedBack::Standby(sense) => {
+                let core = &self.exec.storage.volumes[seen.volume].core;
+                reservations::refresh(core, seen.place.seat, &mut seen.nexus);
+                // A unit attention comes first (SAM-5 5.14.4).
+                let sense = seen.nexus.take_sense().unwrap_or(sense);
+                let sense = sense.encode(core.face.unit.sense_format());
+                respond_sense(conn, command.tag, &sense, Transfer::default());
+            }
+        }
+        true
+    }
+
+    /// True for a command that has not been begun: it waits for data, memory or a lock.
+    pub fn waits_to_begin(&self, id: OperationId) -> bool {
+        let Some(task) = self.exec.operations.get(id) else { return false };
+        let waits = match &task.command.job {
+            Job::Storage | Job::Collect(_) | Job::Copy(_) => true,
+            Job::Sanitize(_) | Job::Await(_) | Job::Away(_) => false,
+        };
+        waits && task.requests.is_untouched()
+    }
+
+    /// Tells those who wait for it that nothing of a group is under way.
+    #[cold]
+    #[inline(never)]
+    pub fn look_drained(&mut self) {
+        let Self { local, groups, .. } = self;
+        for group in groups.iter_mut().filter(|group| !group.drains.is_empty()) {
+            let volumes = group.volumes(&local.world);
+            if !local.exec.operations.iter().any(|(_, task)| is_at(task, volumes)) {
+                // Told by that.
+                group.drains.clear();
+            }
+        }
+        self.draining = self.groups.iter_mut().any(|group| !group.drains.is_empty());
+    }
+
+    /// Gives up all that is under way on the volumes of a group, whose connections are gone.
+    pub fn give_up_group(&mut self, id: GroupId) {
+        let Self { local, groups, .. } = self;
+        let Some(group) = groups.get_mut(id) else { return };
+        let volumes = group.volumes(&local.world).to_vec();
+        let left = local.exec.operations.iter().filter(|(_, task)| is_at(task, &volumes));
+        let left: Vec<OperationId> = left.map(|(id, _)| id).collect();
+        for id in left {
+            // One may have ended with another.
+            match self.exec.operations.get(id).map(|task| &task.command.job) {
+                Some(Job::Sanitize(_)) => self.give_up_sanitize(id),
+                Some(_) => self.abandon(id),
+                None => {}
+            }
+        }
+    }
+}
+
+/// True if an operation is one on these volumes, or copies from or to them.
+fn is_at(task: &Task, volumes: &[VolumeId]) -> bool {
+    let parties = task.requests.parties();
+    volumes.contains(&task.requests.volume)
+        || parties.is_some_and(|parties| {
+            volumes.contains(&parties.source) || volumes.contains(&parties.destination)
+        })
+}

@@ -1,0 +1,412 @@
+//! Failover groups: how the thread that runs a group's state machine ([`lunet_gateway`]) acts on the shards.
+//!
+//! A group is some targets of this server, with their volumes. Each shard has a copy of the group's gate, which a message
+//! changes ([`Order`]); each connection of the group's sessions belongs to an epoch ([`Gated`]). What is asked of a command
+//! is in `engine::gate`, what reaches a connection in `session::group`. A session of another target has no [`Gated`],
+//! and that is all that its commands ever look at.
+//!
+//! Groups of NVMe subsystems would be begun by a function of `front-nvme` like [`GroupHandle::begin`], with the same
+//! meaning: there a connection has no ping, and ANA takes the place of target port groups. There is none yet: whoever
+//! configures a group refuses it there.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+
+use lunet_gateway::{Access, AccessState, Attention, Gate, Link, Ping, Port, Stamp};
+use lunet_iscsi::target::Asked;
+use lunet_scsi::alua::{Alua, SharedGroup, SharedGroups, SharedState};
+use lunet_volume::VolumeId;
+
+use crate::Handle;
+use crate::message::Message;
+use crate::reservations::with_seats;
+use crate::world::{Exports, World};
+
+/// Numbers groups, on all servers of the process.
+static NEXT: AtomicU32 = AtomicU32::new(0);
+
+/// What is called when every shard has done its part. A shard calls it: it must not block.
+type Done = Box<dyn FnOnce() + Send + Sync>;
+
+/// Why targets cannot be a group.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum GroupError {
+    /// There is no such target.
+    #[error("target {0} of the group is not served")]
+    Unknown(String),
+    /// Initiators would change access states, which are the group's.
+    #[error("volume {0} of the group lets initiators change access states: its ALUA has to be implicit")]
+    NotImplicit(String),
+    /// Initiators would reach a volume past the group's gate.
+    #[error("volume {volume} of the group is shown by target {target} as well, which is not in it")]
+    Shared {
+        /// The volume.
+        volume: String,
+        /// The other target.
+        target: String,
+    },
+}
+
+/// The way to a group, for a thread that is no shard. Methods with `done` return at once; `done` is called, once, when
+/// every shard has done its part, or has ended. Orders of one thread are carried out in their order on every shard.
+#[derive(Clone)]
+pub struct GroupHandle {
+    handle: Handle,
+    id: GroupId,
+    targets: Arc<[String]>,
+}
+
+impl GroupHandle {
+    /// Makes these targets a group with this gate, which is closed or blocked at first. Their names stay the group's whatever
+    /// becomes of them in the configuration, sessions that are there included. Whoever configures sees to it that
+    /// volumes of the group are shown by its targets alone, over iSCSI alone, and with implicit ALUA.
+    ///
+    /// # Errors
+    /// [`GroupError`]; nothing has changed then.
+    pub fn begin(
+        handle: &Handle,
+        targets: &[&str],
+        gate: Gate,
+        done: impl FnOnce() + Send + Sync + 'static,
+    ) -> Result<Self, GroupError> {
+        check(&handle.world(), targets)?;
+        let id = GroupId(NEXT.fetch_add(1, Ordering::Relaxed));
+        let targets: Arc<[String]> = targets.iter().map(|name| (*name).to_owned()).collect();
+        let group = Self { handle: handle.clone(), id, targets };
+        group.order(&Order::Begin { targets: group.targets.clone(), gate }, done);
+        Ok(group)
+    }
+
+    /// Each shard goes by this gate from now on. Commands that wait there and have not been begun are asked once more.
+    /// If it opens, the connections are pinged.
+    pub fn set_gate(&self, gate: Gate, done: impl FnOnce() + Send + Sync + 'static) {
+        self.order(&Order::Gate(gate), done);
+    }
+
+    /// The gate is closed, and nothing that concerns a command of the group leaves a shard from the moment on that it has
+    /// this: connections are aborted, as by [`abort_connections`](Self::abort_connections). What works on the volumes without a
+    /// connection (SANITIZE, a flush that was answered before it was done) is given up.
+    pub fn stop_answering(&self, gate: Gate, done: impl FnOnce() + Send + Sync + 'static) {
+        self.order(&Order::StopAnswering(gate), done);
+    }
+
+    /// Aborts the connections of the group: initiators see a reset, or that the queue pair is gone; what they have sent stays
+    /// unread. Done when the sockets are closed.
+    pub fn abort_connections(&self, done: impl FnOnce() + Send + Sync + 'static) {
+        self.order(&Order::Abort, done);
+    }
+
+    /// Done when nothing of the group is under way on any shard: reads, writes, flushes, copies, SANITIZE, and what was
+    /// abandoned and is still at the storage. The gate was blocked before. A gate that opens ends the wait: `done` is
+    /// not called then.
+    pub fn drain(&self, done: impl FnOnce() + Send + Sync + 'static) {
+        self.order(&Order::Drain, done);
+    }
+
+    /// Every nexus at a volume of the group has this unit attention when this returns. Nexuses are told once.
+    pub fn attention(&self, attention: Attention) {
+        let attention = match attention {
+            Attention::AccessChanged => lunet_scsi::Attention::AccessStateChanged,
+            Attention::ReservationsChanged => lunet_scsi::Attention::ReservationsPreempted,
+            Attention::NexusLoss => lunet_scsi::Attention::NexusLoss,
+        };
+        let world = self.handle.world();
+        for slot in volumes_of(&world, &self.targets) {
+            if let Some(volume) = world.volume(slot) {
+                with_seats(volume, |seats| seats.attend_all(attention));
+            }
+        }
+    }
+
+    /// Initiators are told these target ports, of all gateways, and these states from now on. A portal of this server is the
+    /// port whose group is its target portal group tag.
+    pub fn access(
+        &self,
+        ports: &[Port],
+        access: &Access,
+        done: impl FnOnce() + Send + Sync + 'static,
+    ) {
+        self.order(&Order::Ports(Arc::new(GroupPorts::new(ports, access))), done);
+    }
+
+    fn order(&self, order: &Order, done: impl FnOnce() + Send + Sync + 'static) {
+        let part = Part::new(Box::new(done));
+        let (group, order) = (self.id, order.clone());
+        self.handle.tell(move || {
+            let (order, part) = (order.clone(), part.clone());
+            Message::Group(GroupMessage { group, order, part })
+        });
+    }
+}
+
+/// Sees whether targets can be a group.
+fn check(world: &World, targets: &[&str]) -> Result<(), GroupError> {
+    let names: Vec<String> = targets.iter().map(|name| (*name).to_owned()).collect();
+    for name in &names {
+        world.find_target(name).ok_or_else(|| GroupError::Unknown(name.clone()))?;
+    }
+    for slot in volumes_of(world, &names) {
+        let Some(volume) = world.volume(slot) else { continue };
+        if volume.face.unit.alua != Alua::Implicit {
+            return Err(GroupError::NotImplicit(volume.name.clone()));
+        }
+        let others = world.exports().filter(|(_, target)| !names.contains(&target.name));
+        let mut others = others.filter(|(_, target)| target.volumes().any(|shown| shown == slot));
+        if let Some((_, target)) = others.next() {
+            let (volume, target) = (volume.name.clone(), target.name.clone());
+            return Err(GroupError::Shared { volume, target });
+        }
+    }
+    Ok(())
+}
+
+/// The slots of the volumes that these targets show.
+fn volumes_of(world: &World, targets: &[String]) -> Vec<VolumeId> {
+    let own = world.exports().filter(|(_, target)| targets.contains(&target.name));
+    let mut slots: Vec<VolumeId> = Vec::new();
+    for slot in own.flat_map(|(_, target)| target.volumes()) {
+        if !slots.contains(&slot) {
+            slots.push(slot);
+        }
+    }
+    slots
+}
+
+/// Names a group on all shards.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct GroupId(u32);
+
+/// What a shard is told of a group.
+pub struct GroupMessage {
+    /// Which group.
+    pub group: GroupId,
+    /// What to do.
+    pub order: Order,
+    /// Dropped when that is done.
+    pub part: Part,
+}
+
+/// See the methods of [`GroupHandle`].
+#[derive(Clone)]
+pub enum Order {
+    /// There is a group.
+    Begin {
+        /// The names of its targets.
+        targets: Arc<[String]>,
+        /// Its gate.
+        gate: Gate,
+    },
+    /// Its gate has changed.
+    Gate(Gate),
+    /// The same, and nothing is answered.
+    StopAnswering(Gate),
+    /// Its connections are to be aborted.
+    Abort,
+    /// What is under way is to be waited for.
+    Drain,
+    /// It has other ports or states.
+    Ports(Arc<GroupPorts>),
+}
+
+/// A shard's part of an order. With the last of them that is dropped, wherever that is, the order is done: a shard that has
+/// ended has nothing left to do.
+#[derive(Clone)]
+pub struct Part(Arc<Finish>);
+
+struct Finish {
+    done: Option<Done>,
+    given_up: AtomicBool,
+}
+
+impl Part {
+    fn new(done: Done) -> Self {
+        Self(Arc::new(Finish { done: Some(done), given_up: AtomicBool::new(false) }))
+    }
+
+    /// The order is given up: nobody is told that it is done.
+    fn give_up(&self) {
+        self.0.given_up.store(true, Ordering::Relaxed);
+    }
+}
+
+impl Drop for Finish {
+    fn drop(&mut self) {
+        let done = self.done.take();
+        if let Some(done) = done.filter(|_| !*self.given_up.get_mut()) {
+            done();
+        }
+    }
+}
+
+/// Target ports of all gateways, and what they report.
+#[derive(Default)]
+pub struct GroupPorts {
+    ports: Vec<Port>,
+    /// What REPORT TARGET PORT GROUPS says.
+    pub report: SharedGroups,
+}
+
+impl GroupPorts {
+    fn new(ports: &[Port], Access(states): &Access) -> Self {
+        let group = |(tag, state): &(u16, AccessState)| {
+            let state = match state {
+                AccessState::Optimized => SharedState::Optimized,
+                AccessState::Standby => SharedState::Standby,
+                AccessState::Transitioning => SharedState::Transitioning,
+            };
+            let own = ports.iter().filter(|port| port.group == *tag);
+            let mut own: Vec<u16> = own.map(|port| port.relative).collect();
+            // Every gateway reports the same, in whatever order it was told.
+            own.sort_unstable();
+            SharedGroup { tag: *tag, state, ports: own }
+        };
+        let mut groups: Vec<SharedGroup> = states.iter().map(group).collect();
+        groups.sort_unstable_by_key(|group| group.tag);
+        Self { ports: ports.to_vec(), report: SharedGroups(groups) }
+    }
+
+    /// Lets a target be seen through its port as all gateways number it.
+    fn show(&self, seen: &mut lunet_scsi::Target) {
+        let own = self.ports.iter().find(|port| port.group == seen.portal_group_tag);
+        if let Some(port) = own {
+            seen.relative_port = port.relative;
+        }
+        seen.several_ports |= self.ports.len() > 1;
+    }
+}
+
+/// The groups, as a shard knows them.
+#[derive(Default)]
+pub struct Groups(Vec<Group>);
+
+/// A group, as a shard knows it.
+pub struct Group {
+    id: GroupId,
+    targets: Arc<[String]>,
+    /// Its gate.
+    pub gate: Gate,
+    /// Its ports.
+    pub ports: Arc<GroupPorts>,
+    /// Volumes that it has had: operations may be left on one that is not served any more.
+    known: Vec<VolumeId>,
+    /// Who waits until nothing is under way.
+    pub drains: Vec<Part>,
+}
+
+impl Group {
+    /// A group whose ports nobody knows yet.
+    pub fn new(id: GroupId, targets: Arc<[String]>, gate: Gate) -> Self {
+        let ports = Arc::default();
+        Self { id, targets, gate, ports, known: Vec::new(), drains: Vec::new() }
+    }
+
+    /// Its volumes by their slots: those of this world, and those that were removed since.
+    pub fn volumes(&mut self, world: &World) -> &[VolumeId] {
+        let now = volumes_of(world, &self.targets);
+        self.known.retain(|slot| world.volume(*slot).is_none() && !now.contains(slot));
+        self.known.extend(now);
+        &self.known
+    }
+
+    /// Nobody waits any more until nothing is under way.
+    pub fn give_up_drains(&mut self) {
+        self.drains.drain(..).for_each(|part| part.give_up());
+    }
+
+    /// True if it has a target of this name.
+    pub fn has(&self, target: &str) -> bool {
+        self.targets.iter().any(|name| name == target)
+    }
+}
+
+impl Groups {
+    /// One more.
+    pub fn add(&mut self, group: Group) {
+        self.0.push(group);
+    }
+
+    /// The group of this name.
+    pub fn get(&self, id: GroupId) -> Option<&Group> {
+        self.0.iter().find(|group| group.id == id)
+    }
+
+    /// The same, to change it.
+    pub fn get_mut(&mut self, id: GroupId) -> Option<&mut Group> {
+        self.0.iter_mut().find(|group| group.id == id)
+    }
+
+    /// All of them, to change them.
+    pub fn iter_mut(&mut self) -> impl Iterator<Item = &mut Group> {
+        self.0.iter_mut()
+    }
+
+    /// What a connection has to know whose login to a target is answered now. `None` if that is in no group.
+    pub fn connected(&self, target: &str) -> Option<Box<Gated>> {
+        let group = self.0.iter().find(|group| group.has(target))?;
+        Some(Box::new(Gated::new(group.id, &group.gate)))
+    }
+
+    /// Lets a target be seen as its group shows it.
+    pub fn show(&self, seen: &mut lunet_scsi::Target) {
+        if let Some(group) = self.0.iter().find(|group| group.has(&seen.name)) {
+            group.ports.show(seen);
+        }
+    }
+
+    /// The group whose targets show the volume in a slot.
+    pub fn of_volume(&self, world: &World, slot: VolumeId) -> Option<GroupId> {
+        let shows = |group: &&Group| volumes_of(world, &group.targets).contains(&slot);
+        self.0.iter().find(shows).map(|group| group.id)
+    }
+
+    /// True if there are none.
+    pub fn is_empty(&self) -> bool {
+        self.0.is_empty()
+    }
+}
+
+/// The connection of a session of a group.
+pub struct Gated {
+    /// Its group.
+    pub group: GroupId,
+    link: Link,
+    /// What it was before the latest ping that has changed it.
+    before: Link,
+    /// How many questions were answered when that ping was: commands with fewer were sent before.
+    since: u32,
+    asked: Option<(Asked, Ping)>,
+}
+
+impl Gated {
+    /// A connection whose login is answered now.
+    pub fn new(group: GroupId, gate: &Gate) -> Self {
+        let link = gate.connected();
+        Self { group, link, before: link, since: 0, asked: None }
+    }
+
+    /// The stamp of what arrives now.
+    pub fn now(&self) -> Stamp {
+        self.link.stamp()
+    }
+
+    /// The stamp of a command, by the [answers](lunet_iscsi::target::Command::answers) that had come when its header was
+    /// there: it may have waited for its data meanwhile, or for commands before it.
+    pub fn stamp(&self, answers: u32) -> Stamp {
+        if answers >= self.since { self.link.stamp() } else { self.before.stamp() }
+    }
+
+    /// The initiator was asked this for the sake of a gate.
+    pub fn asks(&mut self, asked: Option<Asked>, gate: &Gate) {
+        self.asked = asked.map(|asked| (asked, gate.ping()));
+    }
+
+    /// Its answer has come, and is the one of this number.
+    pub fn answered(&mut self, asked: Asked, answers: u32) {
+        let Some((_, ping)) = self.asked.take_if(|(waits, _)| *waits == asked) else { return };
+        let before = self.link;
+        self.link.renew(ping);
+        if self.link != before {
+            (self.before, self.since) = (before, answers);
+        }
+    }
+}

@@ -1,0 +1,137 @@
+//! Orders of a failover group's thread, on one shard.
+
+use lunet_gateway::Gate;
+use lunet_iscsi::target::{Asked, Tag};
+use lunet_scsi::status;
+
+use super::management::{Ending, end_command};
+use super::{Pdus, Shard};
+use crate::engine::TurnedBack;
+use crate::group::{Gated, Group, GroupId, GroupMessage, Order, Part};
+use lunet_server::conn::{ConnId, Phase};
+
+/// Carries an order out.
+pub(super) fn carry_out(shard: &mut Shard, message: GroupMessage) {
+    let GroupMessage { group, order, part } = message;
+    match order {
+        Order::Begin { targets, gate } => begin(shard, Group::new(group, targets, gate), group),
+        Order::Gate(gate) => set_gate(shard, group, gate),
+        Order::StopAnswering(gate) => {
+            if let Some(group) = shard.front.groups.get_mut(group) {
+                group.gate = gate;
+                group.give_up_drains();
+            }
+            abort(shard, group, &part);
+            shard.front.give_up_group(group);
+        }
+        Order::Abort => abort(shard, group, &part),
+        Order::Drain => {
+            if let Some(group) = shard.front.groups.get_mut(group) {
+                group.drains.push(part);
+            }
+            return shard.front.look_drained();
+        }
+        Order::Ports(ports) => {
+            if let Some(group) = shard.front.groups.get_mut(group) {
+                group.ports = ports;
+            }
+            for slot in connections(shard, group) {
+                if let Some(session) = &mut shard.conns[slot].front.session {
+                    shard.front.groups.show(&mut session.scsi);
+                }
+            }
+        }
+    }
+    shard.front.take_answers(&mut shard.conns);
+    // Tells who waits.
+    drop(part);
+}
+
+/// The connections of a group that have a session.
+fn connections(shard: &Shard, group: GroupId) -> Vec<ConnId> {
+    let of = |gated: &Gated| gated.group == group;
+    let all = shard.conns.iter().filter(|(_, conn)| {
+        let session = conn.front.session.as_ref();
+        session.and_then(|session| session.gated.as_deref()).is_some_and(of)
+    });
+    all.map(|(slot, _)| slot).collect()
+}
+
+/// There is a group, and sessions of its targets may be there.
+fn begin(shard: &mut Shard, group: Group, id: GroupId) {
+    let gate = group.gate;
+    let slots: Vec<ConnId> = shard.conns.iter().map(|(slot, _)| slot).collect();
+    for slot in slots {
+        let Some(session) = &mut shard.conns[slot].front.session else { continue };
+        if session.nexus.target.is_some() && group.has(&session.id.port.target) {
+            session.gated = Some(Box::new(Gated::new(id, &gate)));
+        }
+    }
+    shard.front.groups.add(group);
+    set_gate(shard, id, gate);
+}
+
+/// The gate of a group has changed: what waits and has not been begun is asked once more, and if it has opened, connections
+/// of an earlier epoch are pinged.
+fn set_gate(shard: &mut Shard, group: GroupId, gate: Gate) {
+    let Some(known) = shard.front.groups.get_mut(group) else { return };
+    known.gate = gate;
+    if gate.is_open() {
+        known.give_up_drains();
+    }
+    for slot in connections(shard, group) {
+        let session = shard.conns[slot].front.session.as_ref();
+        let Some(gated) = session.and_then(|session| session.gated.as_ref()) else { continue };
+        // All that was begun before was let in by the gate as it was, with a stamp of its epoch at the latest.
+        let Some(turned) = TurnedBack::by(gate.admits(gated.now())) else { continue };
+        turn_back(shard, slot, turned);
+        if gate.is_open() {
+            ask(shard, slot, &gate);
+        }
+        shard.touch(slot);
+    }
+}
+
+/// Ends the commands of a connection that have not been begun.
+fn turn_back(shard: &mut Shard, slot: ConnId, turned: TurnedBack) {
+    let ending = match turned {
+        TurnedBack::Busy => Ending::Status(status::BUSY),
+        TurnedBack::Standby(sense) => Ending::Sense(sense),
+    };
+    let waiting = shard.conns[slot].front.tasks.iter().flatten();
+    let waiting = waiting.filter(|task| shard.front.waits_to_begin(**task));
+    let tags: Vec<Tag> = waiting.filter_map(|task| shard.front.tag_of(*task)).collect();
+    for tag in tags {
+        end_command(shard, slot, tag, ending);
+    }
+}
+
+/// Pings a connection.
+fn ask(shard: &mut Shard, slot: ConnId, gate: &Gate) {
+    let now = shard.front.exec.storage.now;
+    let conn = &mut shard.conns[slot];
+    if conn.phase != Phase::Open {
+        return;
+    }
+    let asked = conn.front.proto.ask(now, &mut Pdus(&mut conn.out));
+    let session = conn.front.session.as_mut();
+    if let Some(gated) = session.and_then(|session| session.gated.as_mut()) {
+        gated.asks(asked, gate);
+    }
+}
+
+/// The answer to a ping has come.
+pub(super) fn answered(shard: &mut Shard, slot: ConnId, asked: Asked, answers: u32) {
+    let session = shard.conns[slot].front.session.as_mut();
+    if let Some(gated) = session.and_then(|session| session.gated.as_mut()) {
+        gated.answered(asked, answers);
+    }
+}
+
+/// Aborts the connections of a group. The part of whoever waits is done when their sockets are closed.
+fn abort(shard: &mut Shard, group: GroupId, part: &Part) {
+    for slot in connections(shard, group) {
+        shard.conns[slot].front.aborted = Some(part.clone());
+        shard.abort(slot);
+    }
+}
