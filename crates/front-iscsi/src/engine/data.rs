@@ -122,6 +122,10 @@ impl Engine {
                         self.port_groups_collected(conn, id, &request);
                     }
                     Action::Reservation(request) => {
+                        let asks = (parameters.kind, &buf[..len]);
+                        if self.hand_over_change(conn, id, asks) {
+                            return;
+                        }
                         self.reservation_collected(conn, id, &request);
                     }
                     Action::Copy(request) => self.copy_collected(conn, id, request),

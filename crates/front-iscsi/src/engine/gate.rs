@@ -12,6 +12,7 @@ use super::{Engine, respond, respond_sense};
 use crate::connection::{Conn, find_lun};
 use crate::group::GroupId;
 use crate::reservations;
+use lunet_server::conn::ConnId;
 
 /// What a command gets at a gateway that does not own the group.
 const STANDBY: Sense = Sense::new(Key::NotReady, Code::PORT_IN_STANDBY);
@@ -36,6 +37,23 @@ impl TurnedBack {
     }
 }
 
+/// A command that waits until a change of reservations has taken effect, or is given up.
+pub struct Held {
+    /// Its connection.
+    pub slot: ConnId,
+    /// That connection's serial number: another may have its slot.
+    pub connection: u64,
+    /// The volume.
+    pub volume: VolumeId,
+    /// The command.
+    pub command: Command<Buf>,
+}
+
+/// PERSISTENT RESERVE IN and OUT.
+fn is_about_reservations(cdb: &[u8]) -> bool {
+    matches!(cdb.first(), Some(0x5E | 0x5F))
+}
+
 /// True for a command that any gateway answers in any epoch: it tells of the unit, as port or as a thing, and changes
 /// nothing. Of what works in standby those are left out that do: MODE SELECT, LOG SELECT, and what is about reservations.
 fn is_of_any_gateway(cdb: &[u8]) -> bool {
@@ -48,16 +66,23 @@ impl Engine {
     /// is true.
     #[cold]
     #[inline(never)]
-    pub(super) fn turns_back(&mut self, conn: &mut Conn, command: &Command<Buf>) -> bool {
+    pub(super) fn turns_back(
+        &mut self,
+        conn: &mut Conn,
+        slot: ConnId,
+        command: &mut Command<Buf>,
+    ) -> bool {
         let Some(session) = &mut conn.front.session else { return false };
         let Some(gated) = &session.gated else { return false };
         let Some(group) = self.groups.get(gated.group) else { return false };
-        let Some(turned) = TurnedBack::by(group.gate.admits(gated.stamp(command.answers))) else {
-            return false;
-        };
-        if is_of_any_gateway(command.cdb()) {
+        if is_of_any_gateway(command.cdb())
+            || group.takes.is_some() && is_about_reservations(command.cdb())
+        {
             return false;
         }
+        let Some(turned) = TurnedBack::by(group.gate.admits(gated.stamp(command.answers))) else {
+            return !group.held.is_empty() && self.holds_back(conn, slot, command);
+        };
         let lun = Lun::decode(command.lun.to_be_bytes());
         // The device server knows what to say where there is no unit.
         let Some(seen) = lun.and_then(|lun| find_lun(&mut session.luns, lun.0)) else {
@@ -80,12 +105,43 @@ impl Engine {
         true
     }
 
+    /// Sees whether a command has to wait for a change of reservations. If so, it is taken.
+    fn holds_back(&mut self, conn: &mut Conn, slot: ConnId, command: &mut Command<Buf>) -> bool {
+        let Some(session) = &mut conn.front.session else { return false };
+        let lun = Lun::decode(command.lun.to_be_bytes());
+        let seen = lun.and_then(|lun| find_lun(&mut session.luns, lun.0));
+        let group = session.gated.as_ref().and_then(|gated| self.groups.get(gated.group));
+        let (Some(seen), Some(group)) = (seen, group) else { return false };
+        let volume = seen.volume;
+        if !group.held.contains(&volume) {
+            return false;
+        }
+        let Command {
+            tag, lun, cdb, attribute, expects_read, expects_write, arrived, answers, ..
+        } = *command;
+        let (long_cdb, data) = (command.long_cdb.take(), command.data.take());
+        let command = Command {
+            tag,
+            lun,
+            cdb,
+            long_cdb,
+            attribute,
+            expects_read,
+            expects_write,
+            data,
+            arrived,
+            answers,
+        };
+        self.held.push(Held { slot, connection: conn.serial, volume, command });
+        true
+    }
+
     /// True for a command that has not been begun: it waits for data, memory or a lock.
     pub fn waits_to_begin(&self, id: OperationId) -> bool {
         let Some(task) = self.exec.operations.get(id) else { return false };
         let waits = match &task.command.job {
             Job::Storage | Job::Collect(_) | Job::Copy(_) => true,
-            Job::Sanitize(_) | Job::Await(_) | Job::Away(_) => false,
+            Job::Sanitize(_) | Job::Await(_) | Job::Away(_) | Job::Forwarded(_) => false,
         };
         waits && task.requests.is_untouched()
     }
@@ -116,7 +172,8 @@ impl Engine {
             // One may have ended with another.
             match self.exec.operations.get(id).map(|task| &task.command.job) {
                 Some(Job::Sanitize(_)) => self.give_up_sanitize(id),
-                Some(_) => self.abandon(id),
+                // Its connection, if it had one, has given it up already.
+                Some(_) => self.exec.abandon(id),
                 None => {}
             }
         }
@@ -125,6 +182,10 @@ impl Engine {
 
 /// True if an operation is one on these volumes, or copies from or to them.
 fn is_at(task: &Task, volumes: &[VolumeId]) -> bool {
+    // What the owner decides about is not at the storage.
+    if matches!(task.command.job, Job::Forwarded(_)) {
+        return false;
+    }
     let parties = task.requests.parties();
     volumes.contains(&task.requests.volume)
         || parties.is_some_and(|parties| {

@@ -7,6 +7,7 @@ mod answer;
 mod away;
 mod copy;
 mod data;
+mod forward;
 mod gate;
 mod look;
 mod power;
@@ -29,6 +30,7 @@ use lunet_volume::{BACKLOG_HIGH, OperationId, Progress};
 use self::answer::{respond, respond_sense, wanted};
 use self::copy::Copies;
 use self::data::Initiator;
+use self::gate::Held;
 pub use self::gate::TurnedBack;
 pub use self::task::ScsiCommand;
 use self::task::{Job, Owner};
@@ -55,6 +57,8 @@ pub struct Engine {
     pub groups: Groups,
     /// Somebody waits until nothing of a group is under way.
     pub draining: bool,
+    /// Commands of groups that wait for a change of reservations, in their order.
+    pub held: Vec<Held>,
 }
 
 impl Deref for Engine {
@@ -75,8 +79,16 @@ impl Engine {
     /// The engine of a shard without connections.
     pub fn new(local: Local<Self>) -> Self {
         let copies = Copies::default();
-        let (asked, groups) = (Vec::new(), Groups::default());
-        Self { local, answered: None, copies, clearing: false, asked, groups, draining: false }
+        Self {
+            local,
+            answered: None,
+            copies,
+            clearing: false,
+            asked: Vec::new(),
+            groups: Groups::default(),
+            draining: false,
+            held: Vec::new(),
+        }
     }
 
     /// Works off every answer of the storage that has come.
@@ -205,7 +217,7 @@ impl Engine {
                 self.exec.pump(id, &mut Initiator { conn: &mut *conn, tag, transfer })
             }
             Job::Await(awaited) if awaited.left == 0 => Progress::Finished,
-            Job::Await(_) | Job::Sanitize(_) | Job::Away(_) => Progress::Waits,
+            Job::Await(_) | Job::Sanitize(_) | Job::Away(_) | Job::Forwarded(_) => Progress::Waits,
             Job::Copy(_) => self.pump_copy(conn, id),
         };
         match progress {

@@ -282,7 +282,12 @@ impl Engine {
 
     /// True if the command has taken effect already and only waits for its answer.
     pub fn has_taken_effect(&self, id: OperationId) -> bool {
-        let took = |job: &Job| matches!(job, Job::Await(awaited) if awaited.order.is_none());
+        let took = |job: &Job| match job {
+            Job::Await(awaited) => awaited.order.is_none(),
+            // It may have.
+            Job::Forwarded(_) => true,
+            _ => false,
+        };
         self.exec.operations.get(id).is_some_and(|task| took(&task.command.job))
     }
 }

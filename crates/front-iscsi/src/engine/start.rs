@@ -62,9 +62,9 @@ struct Plan {
 
 impl Engine {
     /// A command and its unsolicited data have arrived on the connection in `slot`.
-    pub fn command(&mut self, conn: &mut Conn, slot: ConnId, command: Command<Buf>) {
+    pub fn command(&mut self, conn: &mut Conn, slot: ConnId, mut command: Command<Buf>) {
         let gated = conn.front.session.as_ref().is_some_and(|session| session.gated.is_some());
-        if gated && self.turns_back(conn, &command) {
+        if gated && self.turns_back(conn, slot, &mut command) {
             return;
         }
         let Some(session) = conn.front.session.as_mut() else { return };
@@ -123,6 +123,10 @@ impl Engine {
                 self.port_groups(conn, (arrival.tag, arrival.lun, arrival.volume), &request);
             }
             Action::Reservation(request) => {
+                let owner = Owner { slot, tag: arrival.tag };
+                if self.hand_over_report(conn, (owner, arrival.lun, arrival.volume), &request) {
+                    return;
+                }
                 self.reservation(conn, (arrival.tag, arrival.lun, arrival.volume), &request);
             }
             Action::Copy(request) => {

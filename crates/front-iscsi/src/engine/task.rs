@@ -13,6 +13,7 @@ use lunet_volume::{Command, Face, Failure, Names, OpenVolumes, Operation, Operat
 
 use super::Engine;
 use super::copy::Copy;
+use super::forward::Forwarded;
 use super::sanitize::Sanitizing;
 use crate::connection::Conn;
 use crate::names::names;
@@ -71,6 +72,8 @@ pub enum Job {
     Await(Awaited),
     /// Nothing but to wait for work that another thread does, and then to go on with this.
     Away(Continue),
+    /// Nothing but to wait for the owner of its failover group.
+    Forwarded(Forwarded),
     /// Volume to volume (EXTENDED COPY, WRITE USING TOKEN).
     Copy(Box<Copy>),
 }

@@ -327,6 +327,7 @@ impl Front for Engine {
         for task in conn.front.tasks.iter_mut().filter_map(Option::take) {
             self.abandon(task);
         }
+        self.held.retain(|held| held.slot != slot);
         if self.draining {
             self.look_drained();
         }

@@ -20,6 +20,7 @@ pub(super) fn carry_out(shard: &mut Shard, message: GroupMessage) {
             if let Some(group) = shard.front.groups.get_mut(group) {
                 group.gate = gate;
                 group.give_up_drains();
+                group.held.clear();
             }
             abort(shard, group, &part);
             shard.front.give_up_group(group);
@@ -30,6 +31,27 @@ pub(super) fn carry_out(shard: &mut Shard, message: GroupMessage) {
                 group.drains.push(part);
             }
             return shard.front.look_drained();
+        }
+        Order::Requests(takes) => {
+            if let Some(group) = shard.front.groups.get_mut(group) {
+                group.takes = Some(takes);
+            }
+        }
+        Order::Answer(id, said) => {
+            if let Some(slot) = shard.front.group_answers(&mut shard.conns, id, said) {
+                shard.abort(slot);
+            }
+        }
+        Order::Hold(volume) => {
+            if let Some(group) = shard.front.groups.get_mut(group) {
+                group.held.push(volume);
+            }
+        }
+        Order::LetGo(volume) => {
+            if let Some(group) = shard.front.groups.get_mut(group) {
+                group.held.retain(|held| *held != volume);
+            }
+            shard.front.let_go_held(&mut shard.conns, volume);
         }
         Order::Ports(ports) => {
             if let Some(group) = shard.front.groups.get_mut(group) {

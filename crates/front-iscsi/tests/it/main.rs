@@ -8,6 +8,7 @@ mod data_that_never_comes;
 mod exclusive;
 mod failing_storage;
 mod greedy_clients;
+mod group_reservations;
 mod groups;
 mod hung_lun;
 mod live;

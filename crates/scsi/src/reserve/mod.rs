@@ -22,7 +22,7 @@ pub(crate) use access::Guard;
 pub use command::{In, Move, Out, Register, Request};
 pub(crate) use command::{parse, persistent_in, persistent_out, release, reserve};
 pub use out::Outcome;
-pub use port::{InitiatorPort, NexusId, Port, TargetPort};
+pub use port::{FAMILY, InitiatorPort, NexusId, Port, TargetPort};
 
 use crate::nexus::{Attention, Attentions, Nexus};
 

@@ -15,7 +15,7 @@ const SEPARATOR: &str = ",i,0x";
 /// The longest iSCSI name, in bytes (RFC 7143 4.2.7.1).
 const MAX_NAME: usize = 223;
 /// Who registers by such ports, among those who reserve a volume.
-const FAMILY: &str = "scsi";
+pub const FAMILY: &str = "scsi";
 /// Stands between two names, and in none.
 const NO_TEXT: u8 = 0xFF;
 /// The shortest ADDITIONAL LENGTH (SPC-5 7.6.4.6).

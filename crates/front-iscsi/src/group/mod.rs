@@ -9,14 +9,20 @@
 //! meaning: there a connection has no ping, and ANA takes the place of target port groups. There is none yet: whoever
 //! configures a group refuses it there.
 
-use std::sync::Arc;
+mod request;
+
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+use std::sync::{Arc, PoisonError};
 
 use lunet_gateway::{Access, AccessState, Attention, Gate, Link, Ping, Port, Stamp};
 use lunet_iscsi::target::Asked;
+use lunet_os::sync::Mutex;
 use lunet_scsi::alua::{Alua, SharedGroup, SharedGroups, SharedState};
+use lunet_scsi::reserve::{self, TargetPort};
 use lunet_volume::VolumeId;
 
+use self::request::Prepared;
+pub use self::request::{Body, Execution, GroupRequest, Said, TakesRequests, naa_of, report};
 use crate::Handle;
 use crate::message::Message;
 use crate::reservations::with_seats;
@@ -25,7 +31,7 @@ use crate::world::{Exports, World};
 /// Numbers groups, on all servers of the process.
 static NEXT: AtomicU32 = AtomicU32::new(0);
 
-/// What is called when every shard has done its part. A shard calls it: it must not block.
+/// What is called when every shard has done its part. A shard may call it: it must not block.
 type Done = Box<dyn FnOnce() + Send + Sync>;
 
 /// Why targets cannot be a group.
@@ -35,7 +41,7 @@ pub enum GroupError {
     #[error("target {0} of the group is not served")]
     Unknown(String),
     /// Initiators would change access states, which are the group's.
-    #[error("volume {0} of the group lets initiators change access states: its ALUA has to be implicit")]
+    #[error("volume {0} of the group lets initiators change access states: set ALUA to implicit")]
     NotImplicit(String),
     /// Initiators would reach a volume past the group's gate.
     #[error("volume {volume} of the group is shown by target {target} as well, which is not in it")]
@@ -54,6 +60,15 @@ pub struct GroupHandle {
     handle: Handle,
     id: GroupId,
     targets: Arc<[String]>,
+    shared: Arc<Shared>,
+}
+
+/// What the clones of a handle share.
+#[derive(Default)]
+struct Shared {
+    ports: Mutex<Arc<GroupPorts>>,
+    /// The change of reservations that is under way.
+    prepared: Mutex<Option<Prepared>>,
 }
 
 impl GroupHandle {
@@ -72,7 +87,7 @@ impl GroupHandle {
         check(&handle.world(), targets)?;
         let id = GroupId(NEXT.fetch_add(1, Ordering::Relaxed));
         let targets: Arc<[String]> = targets.iter().map(|name| (*name).to_owned()).collect();
-        let group = Self { handle: handle.clone(), id, targets };
+        let group = Self { handle: handle.clone(), id, targets, shared: Arc::default() };
         group.order(&Order::Begin { targets: group.targets.clone(), gate }, done);
         Ok(group)
     }
@@ -126,7 +141,14 @@ impl GroupHandle {
         access: &Access,
         done: impl FnOnce() + Send + Sync + 'static,
     ) {
-        self.order(&Order::Ports(Arc::new(GroupPorts::new(ports, access))), done);
+        let ports = Arc::new(GroupPorts::new(ports, access));
+        *self.shared.ports.lock().unwrap_or_else(PoisonError::into_inner) = ports.clone();
+        self.order(&Order::Ports(ports), done);
+    }
+
+    /// The ports that initiators are told.
+    fn ports(&self) -> Arc<GroupPorts> {
+        self.shared.ports.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
     fn order(&self, order: &Order, done: impl FnOnce() + Send + Sync + 'static) {
@@ -206,6 +228,14 @@ pub enum Order {
     Drain,
     /// It has other ports or states.
     Ports(Arc<GroupPorts>),
+    /// Requests on reservations go there.
+    Requests(TakesRequests),
+    /// One of them is answered.
+    Answer(u64, Said),
+    /// Commands are held back for which the reservations of this volume count.
+    Hold(VolumeId),
+    /// They go on.
+    LetGo(VolumeId),
 }
 
 /// A shard's part of an order. With the last of them that is dropped, wherever that is, the order is done: a shard that has
@@ -221,6 +251,11 @@ struct Finish {
 impl Part {
     fn new(done: Done) -> Self {
         Self(Arc::new(Finish { done: Some(done), given_up: AtomicBool::new(false) }))
+    }
+
+    /// The same part, for whoever keeps it as this.
+    fn as_done(&self) -> lunet_volume::reserve::Done {
+        self.0.clone()
     }
 
     /// The order is given up: nobody is told that it is done.
@@ -265,6 +300,15 @@ impl GroupPorts {
         Self { ports: ports.to_vec(), report: SharedGroups(groups) }
     }
 
+    /// The ports of a target, as reservations name them.
+    pub fn of_target(&self, target: &Arc<str>) -> Vec<reserve::Port> {
+        let port = |port: &Port| reserve::Port {
+            name: TargetPort { target: target.clone(), tag: port.group },
+            relative: port.relative,
+        };
+        self.ports.iter().map(port).collect()
+    }
+
     /// Lets a target be seen through its port as all gateways number it.
     fn show(&self, seen: &mut lunet_scsi::Target) {
         let own = self.ports.iter().find(|port| port.group == seen.portal_group_tag);
@@ -291,13 +335,17 @@ pub struct Group {
     known: Vec<VolumeId>,
     /// Who waits until nothing is under way.
     pub drains: Vec<Part>,
+    /// Where requests on reservations go.
+    pub takes: Option<TakesRequests>,
+    /// Volumes whose reservations are being changed.
+    pub held: Vec<VolumeId>,
 }
 
 impl Group {
     /// A group whose ports nobody knows yet.
     pub fn new(id: GroupId, targets: Arc<[String]>, gate: Gate) -> Self {
-        let ports = Arc::default();
-        Self { id, targets, gate, ports, known: Vec::new(), drains: Vec::new() }
+        let (ports, known, drains) = (Arc::default(), Vec::new(), Vec::new());
+        Self { id, targets, gate, ports, known, drains, takes: None, held: Vec::new() }
     }
 
     /// Its volumes by their slots: those of this world, and those that were removed since.
