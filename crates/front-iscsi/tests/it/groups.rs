@@ -157,9 +157,9 @@ fn a_closed_gate_is_a_port_in_standby_and_executes_nothing() {
         set_gate(&group, machine.takes_over());
         for client in &mut clients {
             until("its ping is answered", || ready(client).status == GOOD);
-            assert_eq!(client.read(0, 0, 1), (GOOD, vec![0; 512]), "nothing was written");
-            client.works(0);
+            assert!(client.read(0, 0, 1) == (GOOD, vec![0; 512]), "something was written");
         }
+        clients.iter_mut().for_each(|client| client.works(0));
         drop(clients);
         assert!(server.stop(Duration::ZERO).flushed);
     });
