@@ -11,6 +11,10 @@ use crate::{Access, Contents, Epoch, Gate, GatewayId, Record};
 /// longer, as a suspended virtual machine is, would write over what its successor has written.
 pub const TEN_YEARS: Duration = Duration::from_secs(315_360_000);
 
+/// What an entry has to last at least to be trusted: nine years. Ceph keeps the end that an entry had when it is asked for
+/// a later one, and says all the same that it is so.
+pub const LONG_ENOUGH: Duration = Duration::from_secs(9 * 31_536_000);
+
 /// An operation that the machine asked for. Results of operations that it has given up mean nothing to it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct OpId(pub u64);
@@ -85,6 +89,9 @@ pub enum Reply {
     },
     /// Of [`Action::ReadRecord`].
     Record(Vec<u8>),
+    /// Of [`Action::Blocklist`]: how long the entry lasts from now on, as the list itself has it, by the cluster's
+    /// clock. Zero if it is not on the list.
+    Listed(Duration),
     /// Of [`Action::Notify`], also when its time was over.
     Acks {
         /// Who has answered, and what.
@@ -122,6 +129,26 @@ pub enum Refusal {
     /// Commands under way did not end in time: the gateway goes on as the owner.
     #[error("commands under way did not end in time; the gateway goes on as the owner")]
     NotDrained,
+}
+
+/// What an administrator has to know, as nobody else can do something about it.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum Notice {
+    /// The group is not taken over, as its former owner could write to it again.
+    #[error(
+        "the group is not taken over: the client {address} may still write to it, as its blocklist entry ends in {} s, \
+         and Ceph does not lengthen an entry: wait until then, or, if its machine is dead for sure, \
+         `ceph osd blocklist rm {address}`; it is tried again every {} s",
+        lasts.as_secs(), again.as_secs()
+    )]
+    ShortEntry {
+        /// The client that is to be fenced.
+        address: String,
+        /// How long its entry lasts.
+        lasts: Duration,
+        /// When the next takeover may begin by itself.
+        again: Duration,
+    },
 }
 
 /// A request on reservations.
@@ -196,7 +223,8 @@ pub enum Action {
     ReadRecord(OpId),
     /// Read the record, then the lock owner of each image.
     Look(OpId),
-    /// Blocklist that address for so long.
+    /// Blocklist that address for so long, then read the list: [`Reply::Listed`] tells what the entry is like, not what
+    /// was asked for.
     Blocklist(OpId, String, Duration),
     /// Have this client wait for the latest OSD map.
     WaitForMap(OpId),
@@ -248,4 +276,6 @@ pub enum Action {
     Answer(u64, Answer),
     /// Tell the administrator that an order is not carried out.
     Refuse(Order, Refusal),
+    /// Tell the administrator.
+    Notice(Notice),
 }

@@ -26,8 +26,8 @@ mod takeover;
 
 pub use access::{Access, AccessState};
 pub use action::{
-    Ack, Action, Answer, Attention, ClientName, Failure, Input, NotifyId, OpId, Order, Refusal,
-    Reply, Request, Result, TEN_YEARS,
+    Ack, Action, Answer, Attention, ClientName, Failure, Input, LONG_ENOUGH, Notice, NotifyId,
+    OpId, Order, Refusal, Reply, Request, Result, TEN_YEARS,
 };
 pub use codec::Malformed;
 pub use gate::{Admission, Gate, Link, Ping, Stamp};

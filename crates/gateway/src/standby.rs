@@ -1,16 +1,17 @@
 //! A gateway that does not own the group: it looks whether the owner is there, and takes over if it is not.
 
 use alloc::boxed::Box;
+use alloc::string::String;
 use alloc::vec::Vec;
 use core::time::Duration;
 
 use crate::machine::{Gateway, Purpose, Role};
 use crate::takeover::{
-    Begun, Candidate, Fenced, Fresh, Listed, Listing, Locked, Seen, Unlocked, strangers,
+    Begun, Candidate, Entry, Fenced, Fresh, Listed, Listing, Locked, Seen, Unlocked, strangers,
 };
 use crate::{
-    Ack, Action, Attention, ClientName, Epoch, Gate, Message, Order, Record, Refusal, Reply,
-    Response, Result, TEN_YEARS,
+    Ack, Action, Attention, ClientName, Epoch, Gate, Message, Notice, Order, Record, Refusal,
+    Reply, Response, Result, TEN_YEARS,
 };
 
 /// Between two pings.
@@ -29,6 +30,9 @@ const VACANCY: Duration = Duration::from_secs(2);
 const RANK: Duration = Duration::from_millis(700);
 /// How long a takeover may take. What hangs then hangs because the cluster does.
 const TAKEOVER_LIMIT: Duration = Duration::from_secs(30);
+/// After how long a takeover is tried again that has found a blocklist entry which ends too soon: time for an
+/// administrator, and little work for the monitors for the hour that such an entry lasts.
+const SHORT_AGAIN: Duration = Duration::from_secs(30);
 /// Between two looks at a lock that somebody else holds.
 const STRANGER_EVERY: Duration = Duration::from_millis(500);
 /// Looks that find it unchanged, until its owner counts as dead.
@@ -190,9 +194,10 @@ impl Gateway {
             (Step::Looking, Reply::Seen { record, locks }) => {
                 return self.looked(takeover, &record, &locks);
             }
-            (Step::Listing(listing), Reply::Done) => match listing.listed() {
-                Ok(listed) => self.wait_for_map(listed),
-                Err(listing) => self.blocklist(listing),
+            (Step::Listing(listing), Reply::Listed(lasts)) => match listing.listed(lasts) {
+                Entry::Last(listed) => self.wait_for_map(listed),
+                Entry::More(listing) => self.blocklist(listing),
+                Entry::Short(client) => return self.cannot_fence(client.address, lasts),
             },
             (Step::WaitingForMap(listed), Reply::Done) => self.break_lock(listed.map_known()),
             (Step::Breaking(fenced), Reply::Done) => match fenced.broken() {
@@ -251,6 +256,15 @@ impl Gateway {
         let address = listing.client().address.clone();
         self.act(Action::Blocklist(op, address, TEN_YEARS));
         Step::Listing(listing)
+    }
+
+    /// A client that has to be fenced cannot be. Nothing was done that has to be undone.
+    fn cannot_fence(&mut self, address: String, lasts: Duration) {
+        self.become_standby();
+        if let Role::Standby(watch) = &mut self.role {
+            watch.not_before = self.now + SHORT_AGAIN;
+        }
+        self.act(Action::Notice(Notice::ShortEntry { address, lasts, again: SHORT_AGAIN }));
     }
 
     fn wait_for_map(&mut self, listed: Listed) -> Step {

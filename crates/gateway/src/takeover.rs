@@ -2,8 +2,9 @@
 
 use alloc::boxed::Box;
 use alloc::vec::Vec;
+use core::time::Duration;
 
-use crate::{ClientName, Epoch, GatewayId, Owner, Record};
+use crate::{ClientName, Epoch, GatewayId, LONG_ENOUGH, Owner, Record};
 
 /// The record and the locks as they were found, with all clients that may still write.
 #[derive(Debug)]
@@ -61,18 +62,32 @@ impl Listing {
         &self.seen.fence[self.at]
     }
 
-    /// That one is on the list.
-    pub fn listed(self) -> Result<Listed, Self> {
+    /// That one's entry lasts for so long.
+    pub fn listed(self, lasts: Duration) -> Entry {
+        if lasts < LONG_ENOUGH {
+            return Entry::Short(self.client().clone());
+        }
         let at = self.at + 1;
         if at == self.seen.fence.len() {
-            Ok(Listed(self.seen))
+            Entry::Last(Listed(self.seen))
         } else {
-            Err(Self { seen: self.seen, at })
+            Entry::More(Self { seen: self.seen, at })
         }
     }
 }
 
-/// All are on the list, in a map that not everybody knows.
+/// What comes after a look at an entry of the blocklist.
+#[derive(Debug)]
+pub(crate) enum Entry {
+    /// All entries last.
+    Last(Listed),
+    /// This one does, and there is another client.
+    More(Listing),
+    /// That client's ends too soon: it is no fence.
+    Short(ClientName),
+}
+
+/// All are on the list for long enough, in a map that not everybody knows.
 #[derive(Debug)]
 pub(crate) struct Listed(Seen);
 

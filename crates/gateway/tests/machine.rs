@@ -4,8 +4,8 @@ use std::time::Duration;
 
 use lunet_gateway::{
     Access, AccessState, Ack, Action, Admission, Answer, Attention, ClientName, Condition, Config,
-    Contents, Epoch, Failure, Gateway, GatewayId, Input, Message, NotifyId, OpId, Order, Owner,
-    Port, Record, Refusal, Reply, Request, Response, TEN_YEARS,
+    Contents, Epoch, Failure, Gateway, GatewayId, Input, LONG_ENOUGH, Message, Notice, NotifyId,
+    OpId, Order, Owner, Port, Record, Refusal, Reply, Request, Response, TEN_YEARS,
 };
 
 const SECOND: Duration = Duration::from_secs(1);
@@ -104,7 +104,7 @@ impl Bench {
                 }
                 Action::Blocklist(op, address, limit) => {
                     assert_eq!((&address[..], *limit), ("192.0.2.7:0/0", TEN_YEARS));
-                    Some(("blocklist", *op, Reply::Done))
+                    Some(("blocklist", *op, Reply::Listed(TEN_YEARS)))
                 }
                 Action::WaitForMap(op) => Some(("map", *op, Reply::Done)),
                 Action::BreakLock(op, owner) => {
@@ -256,10 +256,60 @@ fn a_lock_of_somebody_else_is_looked_at_for_a_while() {
     let mut listed = Vec::new();
     while let [Action::Blocklist(op, address, _)] = &actions[..] {
         listed.push(address.clone());
-        actions = bench.done(*op, Ok(Reply::Done));
+        actions = bench.done(*op, Ok(Reply::Listed(LONG_ENOUGH)));
     }
     assert_eq!(listed, [client(0).address, client(2).address]);
     assert!(matches!(actions[..], [Action::WaitForMap(_)]));
+}
+
+/// The answer to the blocklisting of a silent owner, and what comes of it.
+fn blocklisted(bench: &mut Bench, reply: Reply) -> Vec<Action> {
+    let before = record(4, Some(0));
+    let mut actions = bench.pings(60, &[], SECOND / 10);
+    let [Action::Look(op)] = actions[..] else { panic!("{actions:?}") };
+    actions = bench.done(op, Ok(Reply::Seen { record: bytes(&before), locks: vec![client(0)] }));
+    let [Action::Blocklist(op, ..)] = actions[..] else { panic!("{actions:?}") };
+    bench.done(op, Ok(reply))
+}
+
+#[test]
+fn an_entry_that_ends_too_soon_is_no_fence() {
+    let second = Duration::from_secs(1);
+    for lasts in [Duration::ZERO, Duration::from_secs(3600), LONG_ENOUGH - second] {
+        let mut bench = Bench::standby(&record(4, Some(0)));
+        let actions = blocklisted(&mut bench, Reply::Listed(lasts));
+        // And it goes on with its pings, by the client that it has.
+        let [Action::Notice(notice), Action::Notify(..)] = &actions[..] else {
+            panic!("{actions:?}")
+        };
+        let Notice::ShortEntry { address, lasts: told, again } = notice;
+        assert_eq!((&address[..], *told), ("192.0.2.7:0/0", lasts));
+        let text = format!("{notice}");
+        assert!(text.contains("ceph osd blocklist rm 192.0.2.7:0/0"), "{text}");
+        assert_eq!(bench.gateway.condition(), Condition::Standby);
+        assert!(!bench.gateway.gate().is_open());
+        // It is tried again by itself, and not at once.
+        let before = bench.now;
+        assert!(matches!(
+            blocklisted(&mut bench, Reply::Listed(LONG_ENOUGH))[..],
+            [Action::WaitForMap(_)]
+        ));
+        assert!(bench.now >= before + *again, "{:?}", bench.now - before);
+        assert!(bench.now <= before + *again + 8 * SECOND, "{:?}", bench.now - before);
+    }
+    // An administrator who has put it right does not wait.
+    let before = record(4, Some(0));
+    let mut bench = Bench::standby(&before);
+    blocklisted(&mut bench, Reply::Listed(Duration::ZERO));
+    assert_eq!(bench.takes_over(&before), FENCED_STEPS);
+    assert_eq!(bench.gateway.condition(), Condition::Owner);
+}
+
+#[test]
+fn an_entry_that_nobody_has_looked_at_is_no_fence() {
+    let mut bench = Bench::standby(&record(4, Some(0)));
+    let actions = blocklisted(&mut bench, Reply::Done);
+    assert!(matches!(actions[..], [Action::DropClient { .. }, Action::NewClient(_)]));
 }
 
 #[test]
@@ -282,8 +332,8 @@ fn whoever_was_quicker_keeps_the_group() {
                     bench.done(op, Ok(Reply::Seen { record: bytes(record), locks: vec![] }))
                 }
                 Action::ReadRecord(op) => bench.done(op, Ok(Reply::Record(bytes(&other)))),
-                Action::Blocklist(op, ..)
-                | Action::WaitForMap(op)
+                Action::Blocklist(op, ..) => bench.done(op, Ok(Reply::Listed(TEN_YEARS))),
+                Action::WaitForMap(op)
                 | Action::BreakLock(op, _)
                 | Action::Acquire(op)
                 | Action::Refresh(op) => bench.done(op, Ok(Reply::Done)),

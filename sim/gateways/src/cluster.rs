@@ -15,6 +15,11 @@ const RECORD: usize = 0;
 /// After how long without a sign of life a watch ends.
 const WATCH_LIMIT: Time = 30 * SEC;
 
+/// How long the monitors keep an entry of the blocklist after its end.
+const ENTRY_KEPT: Time = 5 * SEC;
+/// Entries of tools and administrators that last no longer are the default's.
+const SHORT: Time = 86_400 * SEC;
+
 /// A client, by the order in which they were made.
 pub type ClientIx = usize;
 
@@ -206,6 +211,12 @@ impl Cluster {
     pub fn by_address(address: &str) -> ClientIx {
         let number = address.rsplit('/').next().and_then(|number| number.parse().ok());
         number.expect("an address of this cluster")
+    }
+
+    /// The client that the record names as the owner.
+    pub fn owner(&self) -> Option<ClientIx> {
+        let record = Record::decode(&self.record).expect("the record is whole");
+        record.owner.map(|owner| Self::by_address(&owner.client.address))
     }
 
     /// An OSD stands still until then.
@@ -429,17 +440,42 @@ impl World {
         let given = match ask {
             Ask::Connect | Ask::Map => Given::Map(self.cluster.map),
             Ask::Blocklist(other, limit) => {
-                self.cluster.map += 1;
-                let map = self.cluster.map;
                 let limit = Time::try_from(limit.as_micros()).unwrap_or(Time::MAX / 2);
-                let until = self.now + self.cluster.leap + limit;
-                self.cluster.blocklist.push(Entry { client: other, map, until });
-                self.tell(|| format!("client {other} is blocklisted by map {map}"));
-                self.spread_map(map);
-                Given::Reply(Reply::Done)
+                let lasts = self.blocklist(other, limit);
+                Given::Reply(Reply::Listed(Duration::from_micros(lasts)))
             }
         };
         self.give(client, token, Ok(given));
+    }
+
+    /// A client is put on the blocklist, and the list is read: how long its entry lasts. One that is on it keeps its end,
+    /// whatever was asked for.
+    pub fn blocklist(&mut self, client: ClientIx, limit: Time) -> Time {
+        let now = self.now + self.cluster.leap;
+        self.cluster.blocklist.retain(|entry| entry.until + ENTRY_KEPT > now);
+        self.cluster.map += 1;
+        let map = self.cluster.map;
+        let known = self.cluster.blocklist.iter().find(|entry| entry.client == client);
+        let until = known.map_or(now + limit, |entry| entry.until);
+        if known.is_none() {
+            self.cluster.blocklist.push(Entry { client, map, until });
+        }
+        self.tell(|| format!("client {client} is blocklisted until {until} by map {map}"));
+        self.spread_map(map);
+        until.saturating_sub(now)
+    }
+
+    /// An administrator takes a client off the blocklist whose entry is not for long: nobody can have relied on it.
+    pub fn unlist(&mut self, client: ClientIx) {
+        let now = self.now + self.cluster.leap;
+        let list = &mut self.cluster.blocklist;
+        if list.iter().any(|entry| entry.client == client && entry.until < now + SHORT) {
+            list.retain(|entry| entry.client != client);
+            self.cluster.map += 1;
+            let map = self.cluster.map;
+            self.tell(|| format!("client {client} is taken off the blocklist by map {map}"));
+            self.spread_map(map);
+        }
     }
 
     /// Asks the monitors.

@@ -8,6 +8,9 @@ use crate::{MS, OSDS, SEC, Time};
 /// How much later it is for the cluster after a leap: longer than its blocklist entries last by default.
 const LEAP: Time = 7200 * SEC;
 
+/// How long an entry of the blocklist lasts by default.
+const HOUR: Time = 3600 * SEC;
+
 /// What happens at a time.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Fault {
@@ -25,6 +28,8 @@ pub enum Fault {
     Hold,
     /// Two hours pass for the cluster.
     Leap,
+    /// The owner's client is blocklisted for an hour, by other hands than a gateway's.
+    Shunt,
     /// An administrator has the group move.
     Move,
     /// An administrator has a gateway take the group.
@@ -43,6 +48,7 @@ impl World {
             (Fault::Stuck, plan.stuck),
             (Fault::Hold, plan.holds),
             (Fault::Leap, plan.leaps),
+            (Fault::Shunt, plan.shunts),
             (Fault::Move, plan.moves),
             (Fault::TakeOver, plan.takeovers),
         ];
@@ -98,6 +104,7 @@ impl World {
             }
             Fault::Hold => self.hold(),
             Fault::Leap => self.cluster.leap += LEAP,
+            Fault::Shunt => self.shunt(),
             Fault::Move => {
                 let to = GatewayId(self.chance.below(self.nodes.len() as u64) as u16);
                 let any = self.chance.below(self.nodes.len() as u64) as usize;
@@ -112,6 +119,20 @@ impl World {
                 }
             }
         }
+    }
+
+    /// The owner of the record is blocklisted for an hour; later somebody takes it off the list, so that the gateways can
+    /// fence it. In half of all cases it stands still first, as a machine does that somebody believes to be dead.
+    fn shunt(&mut self) {
+        let Some(client) = self.cluster.owner() else { return };
+        if self.chance.once_in(2) {
+            let gateway = self.cluster.clients[client].gateway;
+            self.strike(gateway, Fault::Freeze);
+        }
+        self.blocklist(client, HOUR);
+        let until = self.now + self.lasting();
+        self.heals_at(until);
+        self.at(until, Event::Unlist(client));
     }
 
     fn order(&mut self, gateway: usize, order: Order) {

@@ -73,6 +73,7 @@ struct Totals {
     epochs: u64,
     fenced: u64,
     refused_moves: u64,
+    short_entries: u64,
     lost_count: u64,
     longest_move: Time,
     longest_takeover: Time,
@@ -88,6 +89,7 @@ fn all(arguments: &Arguments, strict: bool) -> bool {
         totals.epochs += report.epochs - 1;
         totals.fenced += report.fenced;
         totals.refused_moves += report.refused_moves;
+        totals.short_entries += report.short_entries;
         totals.lost_count += u64::from(report.lost_count);
         totals.longest_move = totals.longest_move.max(report.longest_move);
         totals.longest_takeover = totals.longest_takeover.max(report.longest_takeover);
@@ -102,11 +104,12 @@ fn all(arguments: &Arguments, strict: bool) -> bool {
     let took = begun.elapsed().as_secs_f64();
     let Totals { seeds, wrong, operations, events, .. } = totals;
     println!(
-        "{seeds} groups in {took:.1} s ({:.0} a second): {operations} operations, {events} events, {} changes of the owner, {} owners fenced, {} moves refused; {wrong} seeds went wrong",
+        "{seeds} groups in {took:.1} s ({:.0} a second): {operations} operations, {events} events, {} changes of the owner, {} owners fenced, {} moves refused, {} takeovers given up as an entry was short; {wrong} seeds went wrong",
         seeds as f64 / took,
         totals.epochs,
         totals.fenced,
-        totals.refused_moves
+        totals.refused_moves,
+        totals.short_entries
     );
     println!(
         "longest planned move without faults {} ms, longest takeover from a killed owner {} ms; {} worlds with too many states of reservations",

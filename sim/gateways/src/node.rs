@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use lunet_gateway::{
     Action, Admission, Answer, ClientName, Config, Contents, Failure, Gate, Gateway, GatewayId,
-    Input, Link, NotifyId, OpId, Ping, Record, Refusal, Reply, Request, Reserved, Stamp,
+    Input, Link, Notice, NotifyId, OpId, Ping, Record, Refusal, Reply, Request, Reserved, Stamp,
 };
 use lunet_reservations::{Kind as Reservation, Register, Registrant, Reservations};
 
@@ -292,6 +292,7 @@ impl World {
             }
             Action::Answer(id, answer) => self.answer_request(gateway, id, answer),
             Action::Refuse(_, Refusal::NotDrained) => self.refused_moves += 1,
+            Action::Notice(Notice::ShortEntry { .. }) => self.short_entries += 1,
             Action::Refuse(..) => {}
             _ => unreachable!("the cluster's"),
         }

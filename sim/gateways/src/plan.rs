@@ -34,6 +34,8 @@ pub struct Plan {
     pub holds: u8,
     /// Two hours pass for the cluster.
     pub leaps: u8,
+    /// An administrator, or a tool, blocklists the owner for an hour.
+    pub shunts: u8,
     /// A gateway is killed, stopped or cut off at that step of its work for the group: one after the other.
     pub steps: Vec<u32>,
     /// The longest that a map takes to an OSD or client, in milliseconds.
@@ -54,6 +56,9 @@ impl Plan {
         let (stuck, holds, leaps, steps) = (some(1, 5), some(4, 2), some(1, 3), some(3, 2));
         let longest = if chance.once_in(3) { 8000 } else { 300 };
         let spread = 1 + chance.below(longest);
+        // From a stream of its own: what worlds were drawn before is drawn still.
+        let mut apart = Chance::new(spread ^ chance.clone().below(u64::MAX));
+        let shunts = u8::from(!calm && apart.once_in(4));
         Self {
             gateways: 2 + chance.below(3) as u8,
             hosts: 1 + chance.below(3) as u8,
@@ -68,6 +73,7 @@ impl Plan {
             stuck,
             holds,
             leaps,
+            shunts,
             steps: (0..steps).map(|_| 1 + chance.below(60) as u32).collect(),
             spread,
             slow: if chance.once_in(2) { 5 + chance.below(30) } else { 0 },
@@ -76,7 +82,15 @@ impl Plan {
 
     /// True if nothing fails in it.
     pub fn calm(&self) -> bool {
-        let faults = [self.kills, self.freezes, self.cuts, self.outages, self.stuck, self.holds];
+        let faults = [
+            self.kills,
+            self.freezes,
+            self.cuts,
+            self.outages,
+            self.stuck,
+            self.holds,
+            self.shunts,
+        ];
         faults.iter().all(|count| *count == 0) && self.steps.is_empty() && self.slow == 0
     }
 

@@ -37,6 +37,7 @@ pub enum Event {
     Fault(Fault),
     Start(usize),
     Reachable(usize),
+    Unlist(ClientIx),
     HostTimer(usize, u64),
     Told(usize, usize, u64, Told),
     Said(usize, usize, u64, Said),
@@ -100,6 +101,8 @@ pub struct Report {
     pub fenced: u64,
     /// Moves that were given up as commands did not end in time.
     pub refused_moves: u64,
+    /// Takeovers that were given up as a blocklist entry ended too soon.
+    pub short_entries: u64,
     /// Whether its reservations came to be too many to tell.
     pub lost_count: bool,
     /// The longest time that a planned move has taken in a world without faults.
@@ -128,6 +131,7 @@ pub struct World {
     pub held_until: Vec<Vec<Time>>,
     pub stopped: u64,
     pub refused_moves: u64,
+    pub short_entries: u64,
     pub wanted_takeovers: u32,
     pub owner_killed: Option<Time>,
     pub next_step: Option<u32>,
@@ -182,6 +186,7 @@ pub fn run(seed: u64, plan: Option<Plan>, telling: bool, strict: bool) -> Report
         held_until: vec![vec![0; gateways]; usize::from(plan.hosts)],
         stopped: 0,
         refused_moves: 0,
+        short_entries: 0,
         wanted_takeovers: 0,
         owner_killed: None,
         next_step: None,
@@ -294,6 +299,7 @@ impl World {
             Event::Fault(fault) => self.fault(fault),
             Event::Start(gateway) => self.start(gateway),
             Event::Reachable(gateway) => self.reachable(gateway),
+            Event::Unlist(client) => self.unlist(client),
             Event::HostTimer(host, timer) => self.host_timer(host, timer),
             Event::Told(host, gateway, id, told) => self.told(host, gateway, id, told),
             Event::Said(host, gateway, id, said) => self.said(host, gateway, id, said),
@@ -374,7 +380,7 @@ impl World {
             }
         }
         let plan = &self.plan;
-        let others = [plan.freezes, plan.cuts, plan.outages, plan.stuck, plan.holds];
+        let others = [plan.freezes, plan.cuts, plan.outages, plan.stuck, plan.holds, plan.shunts];
         let alone = plan.kills == 1 && plan.steps.is_empty() && others.iter().all(|n| *n == 0);
         if let Some(since) = self.owner_killed.take()
             && alone
@@ -412,6 +418,15 @@ impl World {
         let fenced = self.stopped;
         let (operations, lost_count) = (self.operations, self.states.lost);
         let (epochs, refused_moves) = (record.epoch.0, self.refused_moves);
-        Report { operations, epochs, fenced, refused_moves, lost_count, ..self.report }
+        let short_entries = self.short_entries;
+        Report {
+            operations,
+            epochs,
+            fenced,
+            refused_moves,
+            short_entries,
+            lost_count,
+            ..self.report
+        }
     }
 }
