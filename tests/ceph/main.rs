@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::sync::OnceLock;
 use std::thread::sleep;
-use std::time::{Duration, Instant};
+use std::time::{Duration, Instant, SystemTime};
 
 use anyhow::{Context, Result, ensure};
 use lunet_e2e::data::scratch;
@@ -255,6 +255,105 @@ fn an_image_belongs_to_one_server_and_to_the_same_one_after_its_death() -> Resul
     assert!(session.read(0, 100, 8, BLOCK)? == bytes);
     session.write(0, 200, &bytes, BLOCK)?;
     assert!(begun.elapsed() < Duration::from_secs(20), "it took {:?}", begun.elapsed());
+    server.stop()?;
+    Ok(())
+}
+
+impl Cluster {
+    fn ceph(&self, words: &[&str]) -> Result<String> {
+        output(Command::new("ceph").arg("--conf").arg(self.conf()).args(words), PATIENCE)
+    }
+
+    /// The address of the client that has an image's lock, with the lock's id and the client's name.
+    fn holder(&self, image: &str) -> Result<[String; 3]> {
+        let locks = self.rbd(&["lock", "ls", image, "--format", "json"])?;
+        let locks: Value = serde_json::from_str(&locks)?;
+        let word = |key: &str| locks[0][key].as_str().map(str::to_owned);
+        let (address, id, name) = (word("address"), word("id"), word("locker"));
+        let missing = "the lock has an owner";
+        Ok([address.context(missing)?, id.context(missing)?, name.context(missing)?])
+    }
+
+    /// For how many years a client is on the blocklist; `None` if it is not.
+    fn years_listed(&self, address: &str) -> Result<Option<u64>> {
+        let list: Value =
+            serde_json::from_str(&self.ceph(&["osd", "blocklist", "ls", "--format", "json"])?)?;
+        let entries = list.as_array().context("a list")?;
+        let Some(entry) = entries.iter().find(|entry| entry["addr"] == address) else {
+            return Ok(None);
+        };
+        let until = entry["until"].as_str().context("an end")?;
+        let date = output(Command::new("date").args(["+%s", "--date", until]), PATIENCE)?;
+        let now = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH)?.as_secs();
+        Ok(Some(date.trim().parse::<u64>()?.saturating_sub(now) / (365 * 86_400)))
+    }
+
+    /// A configuration for a user of the pool alone, which may add to the blocklist and not remove from it.
+    fn limited(&self, image: &str, user: &str) -> Result<String> {
+        self.script(&["user", user])?;
+        let keyring = self.directory.join(format!("keyring.client.{user}"));
+        let more = format!("ceph-user = '{user}'\nceph-keyring = '{}'", keyring.display());
+        Ok(config(image, &self.conf(), &more))
+    }
+}
+
+#[test]
+fn a_blocklist_entry_of_an_hour_is_no_fence() -> Result<()> {
+    let Some(ceph) = cluster() else { return Ok(()) };
+    ceph.image("hour", 16)?;
+    let text = ceph.limited("hour", "hour")?;
+    let data = scratch("lunet-rbd-")?;
+    let serve = || Serve::config(text.clone()).data(data.path());
+    let server = serve().start()?;
+    let bytes = pattern(6, 8 * BLOCK);
+    log_in(&server)?.write(0, 8, &bytes, BLOCK)?;
+    let [address, ..] = ceph.holder("hour")?;
+    server.kill()?;
+    ceph.ceph(&["osd", "blocklist", "add", &address, "3600"])?;
+    let server = serve().quiet().start()?;
+    let fault = fault(&server)?;
+    ensure!(
+        fault.contains(&format!("the client {address}, which had the image before"))
+            && fault.contains("only, as Ceph does not lengthen")
+            && fault.contains(&format!("ceph osd blocklist rm {address}")),
+        "{fault}"
+    );
+    assert_eq!(ceph.holder("hour")?[0], address, "the lock is as it was");
+    assert_eq!(ceph.years_listed(&address)?, Some(0));
+    ceph.ceph(&["osd", "blocklist", "rm", &address])?;
+    server.tell(&["config", "apply"])?;
+    assert!(log_in(&server)?.read(0, 8, 8, BLOCK)? == bytes);
+    assert_ne!(ceph.holder("hour")?[0], address);
+    ensure!(ceph.years_listed(&address)? >= Some(9), "the entry is none for ten years");
+    server.stop()?;
+    Ok(())
+}
+
+#[test]
+fn an_image_whose_lock_was_broken_is_adopted_behind_a_fence() -> Result<()> {
+    let Some(ceph) = cluster() else { return Ok(()) };
+    ceph.image("broken", 16)?;
+    let text = ceph.limited("broken", "broken")?;
+    let data = scratch("lunet-rbd-")?;
+    let server = Serve::config(text).data(data.path()).quiet().start()?;
+    let bytes = pattern(7, 8 * BLOCK);
+    log_in(&server)?.write(0, 8, &bytes, BLOCK)?;
+    // An administrator's tool shuts the client out for an hour, and nobody has the lock.
+    let [address, id, name] = ceph.holder("broken")?;
+    ceph.rbd(&["lock", "rm", "broken", &id, &name])?;
+    assert_eq!(ceph.years_listed(&address)?, Some(0));
+    until(PATIENCE, || {
+        let read = log_in(&server).and_then(|mut session| session.read(0, 8, 8, BLOCK));
+        Ok(read.is_err() && !fault(&server)?.is_empty())
+    })?;
+    // This process has that client open still: what it has sent could land when the hour is over.
+    let refused = server.refuses(&["volume", "adopt", "a", "--yes"])?;
+    ensure!(refused.contains(&format!("ceph osd blocklist rm {address}")), "{refused}");
+    ceph.ceph(&["osd", "blocklist", "rm", &address])?;
+    server.tell(&["volume", "adopt", "a", "--yes"])?;
+    ensure!(ceph.years_listed(&address)? >= Some(9), "the entry is none for ten years");
+    assert!(log_in(&server)?.read(0, 8, 8, BLOCK)? == bytes);
+    log_in(&server)?.write(0, 8, &pattern(8, 8 * BLOCK), BLOCK)?;
     server.stop()?;
     Ok(())
 }

@@ -108,6 +108,19 @@ pub enum Error {
         /// The address of the client that has the lock.
         owner: String,
     },
+    /// The client that had the image before is on the blocklist, and comes off it too soon.
+    #[error(
+        "the client {owner}, which had the image before, is shut out of the cluster {}, as Ceph does not lengthen an entry \
+         of its blocklist, and what it has sent could land after that over newer writes: wait until then, or make sure that \
+         it is gone (its machine is dead, or lunet was restarted since), then `ceph osd blocklist rm {owner}` and try again",
+        until(ends.as_deref())
+    )]
+    ShortEntry {
+        /// The address of that client.
+        owner: String,
+        /// When its entry ends, in the cluster's words; `None` if the list has none.
+        ends: Option<String>,
+    },
     /// There was no answer in time.
     #[error("the cluster did not answer within {seconds} s: see `ceph -s`")]
     Late {
@@ -144,6 +157,10 @@ impl Error {
             _ => false,
         }
     }
+}
+
+fn until(ends: Option<&str>) -> String {
+    ends.map_or_else(|| "no more".to_owned(), |ends| format!("until {ends} only"))
 }
 
 /// What the system calls a negative error number that a library returned.

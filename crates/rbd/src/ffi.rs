@@ -9,6 +9,13 @@ use crate::Missing;
 pub(crate) type Rados = *mut c_void;
 /// `rados_ioctx_t`: a pool.
 pub(crate) type IoCtx = *mut c_void;
+/// `rados_write_op_t`: changes of one object that are made together.
+pub(crate) type WriteOp = *mut c_void;
+/// `rados_watchcb2_t`: what was given to the watch, notify, watch, notifier, data and its length.
+pub(crate) type WatchCallback =
+    unsafe extern "C" fn(*mut c_void, u64, u64, u64, *mut c_void, usize);
+/// `rados_watcherrcb_t`: what was given to the watch, watch, negative error number.
+pub(crate) type WatchError = unsafe extern "C" fn(*mut c_void, u64, c_int);
 /// `rbd_image_t`: an open image.
 pub(crate) type ImagePtr = *mut c_void;
 /// `rbd_completion_t`: a request in flight.
@@ -20,6 +27,10 @@ pub(crate) type DiffCallback = unsafe extern "C" fn(u64, usize, c_int, *mut c_vo
 /// `rbd_update_callback_t`.
 pub(crate) type UpdateCallback = unsafe extern "C" fn(*mut c_void);
 
+/// `LIBRADOS_CREATE_EXCLUSIVE`.
+pub(crate) const CREATE_EXCLUSIVE: c_int = 1;
+/// `LIBRADOS_CMPXATTR_OP_EQ`.
+pub(crate) const COMPARE_EQUAL: u8 = 1;
 /// `RBD_LOCK_MODE_EXCLUSIVE`.
 pub(crate) const LOCK_EXCLUSIVE: c_int = 0;
 /// `RBD_FEATURE_EXCLUSIVE_LOCK`.
@@ -96,7 +107,30 @@ table! {
         rados_ioctx_create: fn(Rados, *const c_char, *mut IoCtx) -> c_int;
         rados_ioctx_set_namespace: fn(IoCtx, *const c_char);
         rados_ioctx_destroy: fn(IoCtx);
-        rados_blocklist_add: fn(Rados, *mut c_char, u32) -> c_int;
+        rados_mon_command: fn(
+            Rados, *mut *const c_char, usize, *const c_char, usize, *mut *mut c_char, *mut usize, *mut *mut c_char, *mut usize
+        ) -> c_int;
+        rados_buffer_free: fn(*mut c_char);
+        rados_getaddrs: fn(Rados, *mut *mut c_char) -> c_int;
+        rados_get_instance_id: fn(Rados) -> u64;
+        rados_read: fn(IoCtx, *const c_char, *mut c_char, usize, u64) -> c_int;
+        rados_list_lockers: fn(
+            IoCtx, *const c_char, *const c_char, *mut c_int, *mut c_char, *mut usize, *mut c_char, *mut usize, *mut c_char,
+            *mut usize, *mut c_char, *mut usize
+        ) -> isize;
+        rados_remove: fn(IoCtx, *const c_char) -> c_int;
+        rados_create_write_op: fn() -> WriteOp;
+        rados_release_write_op: fn(WriteOp);
+        rados_write_op_create: fn(WriteOp, c_int, *const c_char);
+        rados_write_op_cmpxattr: fn(WriteOp, *const c_char, u8, *const c_char, usize);
+        rados_write_op_setxattr: fn(WriteOp, *const c_char, *const c_char, usize);
+        rados_write_op_write_full: fn(WriteOp, *const c_char, usize);
+        rados_write_op_operate: fn(WriteOp, IoCtx, *const c_char, *mut libc::time_t, c_int) -> c_int;
+        rados_watch2: fn(IoCtx, *const c_char, *mut u64, WatchCallback, WatchError, *mut c_void) -> c_int;
+        rados_unwatch2: fn(IoCtx, u64) -> c_int;
+        rados_watch_flush: fn(Rados) -> c_int;
+        rados_notify2: fn(IoCtx, *const c_char, *const c_char, c_int, u64, *mut *mut c_char, *mut usize) -> c_int;
+        rados_notify_ack: fn(IoCtx, *const c_char, u64, u64, *const c_char, c_int) -> c_int;
         rados_wait_for_latest_osdmap: fn(Rados) -> c_int;
     }
 }

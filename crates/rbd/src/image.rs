@@ -1,24 +1,18 @@
-//! One image: the client of its cluster, the handle, and the exclusive lock.
+//! One image: the handle, and the exclusive lock.
 
-use std::ffi::{CStr, c_char, c_int, c_void};
+use std::ffi::{c_char, c_int, c_void};
 use std::fmt;
 use std::ptr;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicI32, Ordering};
+use std::sync::{Arc, OnceLock};
 
+use crate::blocklist::plain;
+use crate::client::{Client, Pool, done, text_at, text_of};
 use crate::closing::Counted;
-use crate::error::errno;
-use crate::ffi::{self, ConfigOption, ImageInfo, ImagePtr, IoCtx, Rados};
-use crate::options::{self, check, forbidden, forbidden_of_image};
+use crate::ffi::{self, ConfigOption, ImageInfo, ImagePtr};
+use crate::options::{check, forbidden_of_image};
 use crate::place::c_string;
 use crate::{Error, ImageName, Library, Place};
-
-/// How long a client that was shut out stays so, in seconds: ten years. A shorter time would end while a machine that stood
-/// still has writes in its memory, and those would land over newer ones.
-const SHUT_OUT: u32 = 315_360_000;
-
-/// The longest value of a setting that is read, in bytes.
-const MAX_VALUE: usize = 4096;
 
 /// A part of an image that has data, in bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -27,137 +21,6 @@ pub struct Part {
     pub offset: u64,
     /// How long it is.
     pub len: u64,
-}
-
-/// A client of a cluster, and the pool that it uses.
-struct Client {
-    library: Arc<Library>,
-    rados: Rados,
-    pool: IoCtx,
-}
-
-// SAFETY: librados locks its objects itself: a client and a pool may be used by any thread, and by many at once.
-unsafe impl Send for Client {}
-// SAFETY: as above.
-unsafe impl Sync for Client {}
-
-impl Client {
-    /// Connects to the cluster, with the settings that must be.
-    fn connect(place: &Place) -> Result<Self, Error> {
-        let library = Library::open()?;
-        let mut rados = ptr::null_mut();
-        let user = c_string(place.user_name());
-        // SAFETY: writes the pointer, and copies the name.
-        let made = unsafe { (library.rados.rados_create)(&mut rados, user.as_ptr()) };
-        done("make a client of Ceph", made)?;
-        let mut client = Self { library, rados, pool: ptr::null_mut() };
-        client.configure(place)?;
-        // SAFETY: the client is there until `client` is dropped.
-        let connected = unsafe { (client.library.rados.rados_connect)(client.rados) };
-        if connected < 0 {
-            return Err(not_let_in(place, connected));
-        }
-        // The monitors have settings of their own, which hold from now on.
-        client.check_settings()?;
-        let pool = c_string(place.name.pool());
-        // SAFETY: the client is connected; writes the pointer, and copies the name.
-        let used = unsafe {
-            (client.library.rados.rados_ioctx_create)(client.rados, pool.as_ptr(), &mut client.pool)
-        };
-        if used < 0 {
-            let pool = place.name.pool().to_owned();
-            return Err(Error::Pool { pool, source: errno(used) });
-        }
-        let namespace = c_string(place.name.namespace());
-        // SAFETY: the pool is open; copies the name.
-        unsafe {
-            (client.library.rados.rados_ioctx_set_namespace)(client.pool, namespace.as_ptr())
-        };
-        Ok(client)
-    }
-
-    /// Reads the configuration of Ceph, refuses what must not be in it, and sets what must be.
-    fn configure(&self, place: &Place) -> Result<(), Error> {
-        let path = place.conf_path();
-        let file = c_string(&path.to_string_lossy());
-        // SAFETY: the client is there; reads the name.
-        let read = unsafe { (self.library.rados.rados_conf_read_file)(self.rados, file.as_ptr()) };
-        if read < 0 {
-            return Err(Error::Conf { path: path.display().to_string(), source: errno(read) });
-        }
-        self.check_settings()?;
-        for (option, value) in options::SET {
-            self.set(option, value)?;
-        }
-        match &place.keyring {
-            Some(keyring) => self.set("keyring", &keyring.to_string_lossy()),
-            None => Ok(()),
-        }
-    }
-
-    fn check_settings(&self) -> Result<(), Error> {
-        let mut values =
-            options::looked_at().filter_map(|option| Some((option, self.get(option)?)));
-        values.try_for_each(|(option, value)| check(option, &value, forbidden))
-    }
-
-    fn set(&self, option: &str, value: &str) -> Result<(), Error> {
-        let (option, value) = (c_string(option), c_string(value));
-        // SAFETY: the client is there; copies both.
-        let set = unsafe {
-            (self.library.rados.rados_conf_set)(self.rados, option.as_ptr(), value.as_ptr())
-        };
-        match set {
-            // An older or newer Ceph has not this setting.
-            code if code == -libc::ENOENT => Ok(()),
-            code => done("set what lunet needs for the client of Ceph", code),
-        }
-    }
-
-    /// The value of a setting; `None` if this Ceph has no such one.
-    fn get(&self, option: &str) -> Option<String> {
-        let option = c_string(option);
-        let mut value = [0 as c_char; MAX_VALUE];
-        // SAFETY: the client is there; writes at most so many bytes, with a NUL at the end.
-        let got = unsafe {
-            (self.library.rados.rados_conf_get)(
-                self.rados,
-                option.as_ptr(),
-                value.as_mut_ptr(),
-                MAX_VALUE,
-            )
-        };
-        (got >= 0).then(|| text_of(&value))
-    }
-
-    /// Shuts a client out of the cluster for good, and waits until this one knows that: what it asks for from now on comes
-    /// after everything that the other one has done.
-    fn shut_out(&self, address: &str) -> Result<(), Error> {
-        let mut address = c_string(address).into_bytes_with_nul();
-        // SAFETY: the client is connected; reads the text, which ends with a NUL.
-        let added = unsafe {
-            (self.library.rados.rados_blocklist_add)(
-                self.rados,
-                address.as_mut_ptr().cast(),
-                SHUT_OUT,
-            )
-        };
-        done("shut out the client that had the image before", added)?;
-        // SAFETY: the client is connected.
-        let known = unsafe { (self.library.rados.rados_wait_for_latest_osdmap)(self.rados) };
-        done("wait for the cluster's map", known)
-    }
-}
-
-impl Drop for Client {
-    fn drop(&mut self) {
-        if !self.pool.is_null() {
-            // SAFETY: made once, and not used any more: images in it were closed before.
-            unsafe { (self.library.rados.rados_ioctx_destroy)(self.pool) };
-        }
-        // SAFETY: made once, and not used any more.
-        unsafe { (self.library.rados.rados_shutdown)(self.rados) };
-    }
 }
 
 /// What others tell of an image.
@@ -174,14 +37,16 @@ pub struct Image {
     handle: ImagePtr,
     watch: Option<u64>,
     news: Arc<News>,
+    /// This client has the lock, as far as is known.
+    locked: AtomicBool,
     /// The address of this client, by which the lock names it.
-    owner: Option<String>,
+    owner: OnceLock<String>,
     object: u64,
     id: String,
     /// The error number by which it was found out that the image is this client's no more; 0 if it is.
     lost: AtomicI32,
     /// Closed after the handle.
-    client: Client,
+    pool: Pool,
     _counted: Counted,
 }
 
@@ -203,36 +68,56 @@ impl Image {
     /// # Errors
     /// [`Error`] says in one sentence what is wrong. Nothing is open then.
     pub fn open(place: &Place) -> Result<Self, Error> {
-        let client = Client::connect(place)?;
-        let image = c_string(place.name.image());
+        let client = Arc::new(Client::connect(place)?);
+        let image = Self::open_unlocked(&client, &place.name, place.read_only)?;
+        if !place.read_only {
+            image.lock(place)?;
+            // Taking the lock has librbd read the header; whoever opens the image asks for its size next.
+            image.has_changed();
+        }
+        Ok(image)
+    }
+
+    /// Opens the image as one of several of a client, without its lock: nothing is written to it before it is
+    /// [acquired](Self::acquire). Blocks.
+    ///
+    /// # Errors
+    /// As [`open`](Self::open), without those of the lock.
+    pub fn open_unlocked(
+        client: &Arc<Client>,
+        name: &ImageName,
+        read_only: bool,
+    ) -> Result<Self, Error> {
+        let pool = Pool::open(client, name.pool(), name.namespace())?;
+        let image = c_string(name.image());
         let rbd = &client.library.rbd;
-        let open = if place.read_only { rbd.rbd_open_read_only } else { rbd.rbd_open };
+        let open = if read_only { rbd.rbd_open_read_only } else { rbd.rbd_open };
         let mut handle = ptr::null_mut();
         // SAFETY: the pool is open; writes the pointer, and copies the name. No snapshot.
-        let opened = unsafe { open(client.pool, image.as_ptr(), &mut handle, ptr::null()) };
+        let opened = unsafe { open(pool.io, image.as_ptr(), &mut handle, ptr::null()) };
         match opened {
             code if code == -libc::ENOENT => {
-                return Err(Error::NoImage { name: place.name.clone() });
+                return Err(Error::NoImage { name: name.clone() });
             }
             code => done("open the image", code)?,
         }
         let mut image = Self {
-            name: place.name.clone(),
+            name: name.clone(),
             handle,
             watch: None,
             news: Arc::default(),
-            owner: None,
+            locked: AtomicBool::new(false),
+            owner: OnceLock::new(),
             object: 0,
             id: String::new(),
             lost: AtomicI32::new(0),
-            client,
+            pool,
             _counted: Counted::new(),
         };
         image.check_settings()?;
         image.look()?;
-        if !place.read_only {
+        if !read_only {
             image.check_features()?;
-            image.lock(place.before.as_deref())?;
         }
         image.watch()?;
         Ok(image)
@@ -253,9 +138,14 @@ impl Image {
         self.object
     }
 
-    /// The address of this client, by which the lock names its owner. `None` for an image that is only read.
+    /// The address of this client, by which the lock names its owner. `None` while it has not the lock.
     pub fn owner(&self) -> Option<&str> {
-        self.owner.as_deref()
+        self.owner.get().map(String::as_str).filter(|_| self.is_locked())
+    }
+
+    /// True if this client has the lock, as far as is known: nothing is written otherwise.
+    pub fn is_locked(&self) -> bool {
+        self.locked.load(Ordering::Acquire)
     }
 
     /// Its size in bytes, as the cluster has it. May block for a look at the cluster.
@@ -287,8 +177,10 @@ impl Image {
     /// The place by which it can be opened anew after it was [lost](Self::lost): this client is never let in again, and what
     /// it has sent must not land any more.
     pub fn gone(&self, place: &Place) -> Place {
-        let owner = self.owner.clone().filter(|_| self.lost().is_some());
-        Place { before: owner.or_else(|| place.before.clone()), ..place.clone() }
+        match self.owner().filter(|_| self.lost().is_some()) {
+            Some(owner) => Place { before: Some(owner.to_owned()), is_open: true, ..place.clone() },
+            None => place.clone(),
+        }
     }
 
     /// Gives the image another size in bytes. Blocks. The caller must not make it smaller.
@@ -353,11 +245,11 @@ impl Image {
     }
 
     pub(crate) fn rbd(&self) -> &ffi::RbdTable {
-        &self.client.library.rbd
+        &self.pool.client.library.rbd
     }
 
     pub(crate) fn library(&self) -> &Arc<Library> {
-        &self.client.library
+        &self.pool.client.library
     }
 
     pub(crate) const fn handle(&self) -> ImagePtr {
@@ -448,32 +340,118 @@ impl Image {
     }
 
     /// Takes the exclusive lock: never from somebody who may be alive.
-    fn lock(&mut self, before: Option<&str>) -> Result<(), Error> {
+    fn lock(&self, place: &Place) -> Result<(), Error> {
         let locked = |owner: String| Error::Locked { name: self.name.clone(), owner };
-        if let Some(owner) = self.owners()?.into_iter().next() {
-            if before != Some(&owner) {
-                return Err(locked(owner));
+        let client = &self.pool.client;
+        match (self.owners()?.into_iter().next(), place.before.as_deref()) {
+            (Some(owner), Some(before)) if owner == before => {
+                // The process is gone, but what it has sent may still be on its way.
+                client.shut_out(before)?;
+                let what = "break the lock of this server's last process";
+                self.break_lock(before).map_err(|errno| Error::of(what, -errno))?;
             }
-            // The process is gone, but what it has sent may still be on its way.
-            self.client.shut_out(&owner)?;
-            let address = c_string(&owner);
-            // SAFETY: the image is open; reads the text.
-            let broken = unsafe {
-                (self.rbd().rbd_lock_break)(self.handle, ffi::LOCK_EXCLUSIVE, address.as_ptr())
-            };
-            if broken != -libc::ENOENT {
-                done("break the lock of this server's last process", broken)?;
-            }
+            (Some(owner), _) => return Err(locked(owner)),
+            // Somebody has broken the lock and is gone; the client of before has the image open still.
+            (None, Some(before)) if place.is_open => client.shut_out(before)?,
+            (None, _) => {}
         }
+        match self.acquire() {
+            Err(libc::EROFS | libc::EBUSY) => {
+                let owner = self.owners()?.into_iter().next();
+                Err(locked(owner.unwrap_or_else(|| "that nobody knows".to_owned())))
+            }
+            taken => taken.map_err(|errno| Error::of("take the image's lock", -errno)),
+        }
+    }
+
+    /// Takes the exclusive lock, from nobody, and keeps it until it is [released](Self::release). Blocks.
+    ///
+    /// # Errors
+    /// The error number: EROFS or EBUSY if another client has it.
+    pub fn acquire(&self) -> Result<(), i32> {
         // SAFETY: the image is open.
-        let taken = unsafe { (self.rbd().rbd_lock_acquire)(self.handle, ffi::LOCK_EXCLUSIVE) };
-        if taken == -libc::EROFS || taken == -libc::EBUSY {
-            let owner = self.owners()?.into_iter().next();
-            return Err(locked(owner.unwrap_or_else(|| "that nobody knows".to_owned())));
+        positive(unsafe { (self.rbd().rbd_lock_acquire)(self.handle, ffi::LOCK_EXCLUSIVE) })?;
+        if self.owner.get().is_none() {
+            let owner = self.owners().map_err(|_| libc::EIO)?.into_iter().next();
+            // Two threads that do this find the same.
+            let _ = self.owner.set(owner.ok_or(libc::EROFS)?);
         }
-        done("take the image's lock", taken)?;
-        self.owner = self.owners()?.into_iter().next();
+        self.locked.store(true, Ordering::Release);
         Ok(())
+    }
+
+    /// Gives the exclusive lock back. Writes in flight are waited for; none is begun any more. Blocks.
+    ///
+    /// # Errors
+    /// The error number of librbd.
+    pub fn release(&self) -> Result<(), i32> {
+        self.locked.store(false, Ordering::Release);
+        // SAFETY: the image is open.
+        positive(unsafe { (self.rbd().rbd_lock_release)(self.handle) })
+    }
+
+    /// Breaks the exclusive lock if the client with that address has it, and nobody else's. That client has to be
+    /// [blocklisted](Client::blocklist) before, and this one has to [know](Client::wait_for_map). Blocks.
+    ///
+    /// # Errors
+    /// The error number of librbd.
+    pub fn break_lock(&self, address: &str) -> Result<(), i32> {
+        let address = c_string(address);
+        // SAFETY: the image is open; reads the text.
+        let broken = unsafe {
+            (self.rbd().rbd_lock_break)(self.handle, ffi::LOCK_EXCLUSIVE, address.as_ptr())
+        };
+        match broken {
+            // Nobody has it, or another one.
+            code if code == -libc::ENOENT || code == -libc::EBUSY => Ok(()),
+            code => positive(code),
+        }
+    }
+
+    /// Who has the exclusive lock: the address of the client, and its name. The image's header is asked, as librbd's own list is
+    /// as old as its last look. Blocks.
+    ///
+    /// # Errors
+    /// The error number of librados.
+    pub fn locker(&self) -> Result<Option<(String, String)>, i32> {
+        // One of each, as the lock is exclusive: a name of 64 bytes has room for any.
+        let (mut exclusive, mut texts) = (0, [[0 as c_char; 512]; 4]);
+        let mut lengths = [512_usize; 4];
+        let ([tag, names, cookies, addresses], [tags, of_names, of_cookies, of_addresses]) =
+            (&mut texts, &mut lengths);
+        let header = c_string(&format!("rbd_header.{}", self.id));
+        // SAFETY: the pool is open; reads two names, and each text has as many bytes as its length says.
+        let found = unsafe {
+            (self.library().rados.rados_list_lockers)(
+                self.pool.io,
+                header.as_ptr(),
+                c"rbd_lock".as_ptr(),
+                &mut exclusive,
+                tag.as_mut_ptr(),
+                tags,
+                names.as_mut_ptr(),
+                of_names,
+                cookies.as_mut_ptr(),
+                of_cookies,
+                addresses.as_mut_ptr(),
+                of_addresses,
+            )
+        };
+        match found {
+            0 => Ok(None),
+            code if code < 0 => Err(i32::try_from(-code).unwrap_or(libc::EIO)),
+            _ => Ok(Some((plain(&text_of(addresses)).to_owned(), text_of(names)))),
+        }
+    }
+
+    /// Has the image's header read again if it has changed. Blocks.
+    ///
+    /// # Errors
+    /// The error number of librbd.
+    pub fn refresh(&self) -> Result<(), i32> {
+        let mut size = 0;
+        // SAFETY: the image is open; writes the number. It reads a header that is known to have changed.
+        positive(unsafe { (self.rbd().rbd_get_size)(self.handle, &mut size) })
     }
 
     /// Has librbd tell when the image's header changes.
@@ -496,12 +474,12 @@ impl Image {
 
 impl Drop for Image {
     fn drop(&mut self) {
-        let rbd = &self.client.library.rbd;
+        let rbd = &self.pool.client.library.rbd;
         if let Some(watch) = self.watch {
             // SAFETY: the watch of this handle, once.
             unsafe { (rbd.rbd_update_unwatch)(self.handle, watch) };
         }
-        if self.owner.is_some() && self.lost().is_none() {
+        if self.is_locked() && self.lost().is_none() {
             // SAFETY: the image is open. An error means that the lock is gone already, or that the cluster is.
             unsafe { (rbd.rbd_lock_release)(self.handle) };
         }
@@ -511,41 +489,6 @@ impl Drop for Image {
     }
 }
 
-fn done(what: &'static str, returned: i32) -> Result<(), Error> {
-    if returned < 0 { Err(Error::of(what, returned)) } else { Ok(()) }
-}
-
-fn not_let_in(place: &Place, returned: i32) -> Error {
-    let step = match -returned {
-        libc::ETIMEDOUT => "see that its monitors run and are reached from here",
-        libc::ENOENT => "its key is not where Ceph looks for it: name the file as `ceph-keyring`",
-        libc::EACCES | libc::EPERM | libc::EOPNOTSUPP => {
-            "give the right `ceph-user` and `ceph-keyring`, and see `ceph auth get`"
-        }
-        _ => "see `ceph -s` with the same configuration and user",
-    };
-    Error::Connect {
-        conf: place.conf_path().display().to_string(),
-        user: place.user_name().to_owned(),
-        source: errno(returned),
-        step,
-    }
-}
-
-/// The text up to the first NUL.
-fn text_of(bytes: &[c_char]) -> String {
-    let bytes: Vec<u8> = bytes.iter().take_while(|b| **b != 0).map(|b| *b as u8).collect();
-    String::from_utf8_lossy(&bytes).into_owned()
-}
-
-/// A text of a library.
-///
-/// # Safety
-/// The pointer is null, or leads to a text that ends with a NUL.
-unsafe fn text_at(text: *const c_char) -> String {
-    if text.is_null() {
-        return String::new();
-    }
-    // SAFETY: as the caller says.
-    unsafe { CStr::from_ptr(text) }.to_string_lossy().into_owned()
+fn positive(returned: i32) -> Result<(), i32> {
+    if returned < 0 { Err(returned.saturating_neg()) } else { Ok(()) }
 }

@@ -140,8 +140,8 @@ impl Lane {
     /// `len` bytes.
     ///
     /// # Errors
-    /// The error number, and the buffer: librbd has not taken it. EBUSY if there is no seat, EINVAL for a buffer that is too
-    /// short.
+    /// The error number, and the buffer: librbd has not taken it. EBUSY if there is no seat, EROFS for a change without
+    /// the image's lock, EINVAL for a buffer that is too short.
     pub fn start(
         &mut self,
         request: Request,
@@ -152,6 +152,10 @@ impl Lane {
         let moves = matches!(request, Request::Read | Request::Write);
         if moves != buf.is_some() || buf.as_ref().is_some_and(|buf| buf.len() < len) {
             return Err((libc::EINVAL, buf));
+        }
+        // librbd would take a free lock by itself, and ask another client for its own.
+        if matches!(request, Request::Write | Request::Zero { .. }) && !self.image.is_locked() {
+            return Err((libc::EROFS, buf));
         }
         let Some(seat) = self.free.pop() else { return Err((libc::EBUSY, buf)) };
         match self.send(request, offset, len, buf.as_ref(), seat) {

@@ -105,12 +105,23 @@ pub struct Place {
     /// The owner of the lock that this server's last process was, as [`Image::owner`](crate::Image::owner) told it. The
     /// process is known to be gone.
     pub before: Option<String>,
+    /// That owner is no process that is gone, but a client of this one, which has lost the lock and has the image open
+    /// still: it is shut out in any case, also if nobody has the lock.
+    pub is_open: bool,
 }
 
 impl Place {
     /// An image of the cluster of /etc/ceph/ceph.conf, as its administrator.
     pub const fn new(name: ImageName) -> Self {
-        Self { name, conf: None, user: None, keyring: None, read_only: false, before: None }
+        Self {
+            name,
+            conf: None,
+            user: None,
+            keyring: None,
+            read_only: false,
+            before: None,
+            is_open: false,
+        }
     }
 
     /// The configuration of Ceph that is read.
