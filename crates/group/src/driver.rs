@@ -1,0 +1,377 @@
+//! The thread of a group.
+
+use std::io;
+use std::sync::Arc;
+use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, SyncSender, channel, sync_channel};
+use std::thread::{Builder, JoinHandle};
+use std::time::{Duration, Instant};
+
+use lunet_gateway::{
+    Action, Contents, Failure, Gateway, Input, NotifyId, OpId, Order, Reply, Request, Result,
+};
+use lunet_rbd::{Place, Watched};
+
+use crate::serving::{Drained, Serving, Storage};
+use crate::session::Session;
+use crate::store::Error;
+
+/// How long locks that are given back with a client are waited for.
+const RELEASE_LIMIT: Duration = Duration::from_secs(1);
+/// Answers to notifies that wait for the cluster at the most. Others are not sent: who has asked hears nothing.
+const ANSWERS: usize = 64;
+/// EAGAIN: there is no thread.
+const NO_THREAD: Failure = Failure::Other(11);
+/// EIO: there is no client, and why was told.
+const NO_CLIENT: Failure = Failure::Other(5);
+
+/// A gateway of a group.
+#[derive(Clone, Debug)]
+pub struct Config {
+    /// The group: pool and namespace of its record, and its id in the place of an image's name; and as whom the cluster is
+    /// used.
+    pub group: Place,
+    /// Which gateway of it this is.
+    pub gateway: lunet_gateway::Config,
+}
+
+/// What the thread of a group waits for.
+#[derive(Debug)]
+pub(crate) enum Event {
+    /// A client was made, or not.
+    Made(OpId, std::result::Result<Session, Error>),
+    /// What a client's watch tells.
+    Watched(OpId, Watched),
+    /// For the state machine.
+    Input(Input),
+    /// It is over.
+    End,
+}
+
+/// A group that runs. It ends when this is dropped.
+#[derive(Debug)]
+pub struct Group {
+    handle: Handle,
+    thread: Option<JoinHandle<()>>,
+}
+
+/// Tells a group what happens in the server, and what an administrator wants. Nothing of it waits; a group that has ended
+/// hears nothing.
+#[derive(Clone, Debug)]
+pub struct Handle(Sender<Event>);
+
+impl Handle {
+    fn tell(&self, input: Input) {
+        // Without a receiver the group has ended.
+        drop(self.0.send(Event::Input(input)));
+    }
+
+    /// An administrator wants something.
+    pub fn order(&self, order: Order) {
+        self.tell(Input::Order(order));
+    }
+
+    /// I/O of that client failed, with an error number of Linux. EROFS and ESHUTDOWN say that the group has another owner;
+    /// after others a write may take effect later, and its range stays fenced.
+    pub fn io_failed(&self, client: OpId, errno: i32) {
+        self.tell(Input::IoFailed(client, Failure::from_errno(errno)));
+    }
+
+    /// PERSISTENT RESERVE OUT of an initiator here, under a number of the caller's.
+    pub fn reserve(&self, id: u64, body: Vec<u8>) {
+        self.tell(Input::Reserve(id, body));
+    }
+
+    /// PERSISTENT RESERVE IN of an initiator here, under a number of the caller's.
+    pub fn report(&self, id: u64) {
+        self.tell(Input::Report(id));
+    }
+
+    /// A request was executed on a copy: what the record is to contain, and the answer.
+    pub fn executed(&self, request: Request, contents: Contents, answer: Vec<u8>) {
+        self.tell(Input::Executed(request, Box::new(contents), answer));
+    }
+
+    /// A copy has taken effect.
+    pub fn applied(&self, request: Request) {
+        self.tell(Input::Applied(request));
+    }
+}
+
+impl Group {
+    /// Starts the thread of a group. `serving` is called on it, first of all.
+    ///
+    /// # Errors
+    /// There is no thread.
+    pub fn start<S: Serving + 'static>(
+        config: Config,
+        serving: impl FnOnce(Handle) -> S + Send + 'static,
+    ) -> io::Result<Self> {
+        let (sender, events) = channel();
+        let handle = Handle(sender);
+        let given = handle.clone();
+        let thread = Builder::new().name("lunet-group".into()).spawn(move || {
+            let sender = given.0.clone();
+            Driver::new(config, events, sender, Box::new(serving(given))).run();
+        })?;
+        Ok(Self { handle, thread: Some(thread) })
+    }
+
+    /// What it is told by.
+    pub fn handle(&self) -> Handle {
+        self.handle.clone()
+    }
+}
+
+impl Drop for Group {
+    /// The gate closes, connections are aborted, locks are given back within a second or not at all. An owner that is to go
+    /// without a pause for its initiators is [moved](Order::MoveTo) before.
+    fn drop(&mut self) {
+        drop(self.handle.0.send(Event::End));
+        if let Some(thread) = self.thread.take() {
+            // It has failed if it cannot be joined, and there is nothing to be done about that here.
+            drop(thread.join());
+        }
+    }
+}
+
+/// A client that is there.
+struct Ready {
+    session: Arc<Session>,
+    /// To the thread that answers notifies: librados may hold it up while there is too much I/O under way.
+    answers: SyncSender<(u64, Vec<u8>)>,
+}
+
+impl Ready {
+    fn new(session: Session) -> Self {
+        let session = Arc::new(session);
+        let (answers, waiting) = sync_channel::<(u64, Vec<u8>)>(ANSWERS);
+        let answering = Arc::clone(&session);
+        let thread = Builder::new().name("lunet-group-ack".into()).spawn(move || {
+            waiting.iter().for_each(|(notify, answer)| answering.acknowledge(notify, &answer));
+        });
+        // Without a thread nothing is answered, which is what a gateway that is not there does.
+        drop(thread);
+        Self { session, answers }
+    }
+}
+
+struct Driver {
+    config: Config,
+    gateway: Gateway,
+    begun: Instant,
+    events: Receiver<Event>,
+    sender: Sender<Event>,
+    serving: Box<dyn Serving>,
+    ready: Option<Ready>,
+    /// The client that is being made.
+    making: Option<OpId>,
+    /// Why there is no client, as it was told last.
+    trouble: Option<String>,
+}
+
+impl Driver {
+    fn new(
+        config: Config,
+        events: Receiver<Event>,
+        sender: Sender<Event>,
+        serving: Box<dyn Serving>,
+    ) -> Self {
+        Self {
+            gateway: Gateway::new(config.gateway, Duration::ZERO),
+            config,
+            begun: Instant::now(),
+            events,
+            sender,
+            serving,
+            ready: None,
+            making: None,
+            trouble: None,
+        }
+    }
+
+    fn run(mut self) {
+        loop {
+            while let Some(action) = self.gateway.action() {
+                self.serving.about(&action);
+                self.perform(action);
+            }
+            let event = match self.gateway.timeout() {
+                Some(due) => self.events.recv_timeout(due.saturating_sub(self.begun.elapsed())),
+                None => self.events.recv().map_err(|_| RecvTimeoutError::Disconnected),
+            };
+            let input = match event {
+                Ok(Event::End) | Err(RecvTimeoutError::Disconnected) => return self.end(),
+                Err(RecvTimeoutError::Timeout) => Some(Input::Tick),
+                Ok(Event::Input(input)) => Some(input),
+                Ok(Event::Watched(op, watched)) => self.watched(op, watched),
+                Ok(Event::Made(op, made)) => self.made(op, made),
+            };
+            if let Some(input) = input {
+                self.gateway.handle(self.begun.elapsed(), input);
+            }
+        }
+    }
+
+    /// Nothing is served any more. The record still names this client, if it is the owner: whoever comes next fences it.
+    fn end(mut self) {
+        self.serving.stop_answering(self.gateway.gate());
+        self.serving.abort_connections();
+        self.drop_client(true);
+    }
+
+    fn perform(&mut self, action: Action) {
+        match action {
+            Action::NewClient(op) => self.make_client(op),
+            Action::DropClient { release } => self.drop_client(release),
+            Action::ReadRecord(op) => self.ask(op, Session::read),
+            Action::Look(op) => self.ask(op, Session::look),
+            Action::Blocklist(op, address, limit) => {
+                self.ask(op, move |session| session.blocklist(&address, limit));
+            }
+            Action::WaitForMap(op) => self.ask(op, Session::wait_for_map),
+            Action::BreakLock(op, client) => {
+                self.ask(op, move |session| session.each(|image| image.break_lock(&client.address)))
+            }
+            Action::Acquire(op) => self.ask(op, |session| session.each(lunet_rbd::Image::acquire)),
+            Action::Refresh(op) => self.ask(op, |session| session.each(lunet_rbd::Image::refresh)),
+            Action::Flush(op) => self.ask(op, |session| session.each(lunet_rbd::Image::flush)),
+            Action::Release(op) => self.ask(op, |session| session.each(lunet_rbd::Image::release)),
+            Action::Swap { op, expect, record } => {
+                self.ask(op, move |session| session.swap(expect, &record));
+            }
+            Action::Notify(op, bytes, limit) => {
+                self.ask(op, move |session| session.notify(&bytes, limit));
+            }
+            Action::Acknowledge(NotifyId(id), bytes) => {
+                if let Some(ready) = &self.ready {
+                    drop(ready.answers.try_send((id, bytes)));
+                }
+            }
+            other => self.serve(other),
+        }
+    }
+
+    /// What the server does.
+    fn serve(&mut self, action: Action) {
+        let serving = &mut self.serving;
+        match action {
+            Action::Gate(gate) => serving.gate(gate),
+            Action::StopAnswering(gate) => serving.stop_answering(gate),
+            Action::AbortConnections => serving.abort_connections(),
+            Action::Load(record) => serving.load(&record),
+            Action::Attention(attention) => serving.attention(attention),
+            Action::Access(epoch, access) => serving.access(epoch, &access),
+            Action::Drain(op) => serving.drain(Drained { op, sender: self.sender.clone() }),
+            Action::Execute(request, body) => serving.execute(request, body),
+            Action::Apply(request) => serving.apply(request),
+            Action::Abandon(request) => serving.abandon(request),
+            Action::Answer(id, answer) => serving.answer(id, answer),
+            Action::Refuse(order, refusal) => serving.refuse(order, refusal),
+            Action::Notice(notice) => serving.notice(&notice),
+            Action::NewClient(_)
+            | Action::DropClient { .. }
+            | Action::ReadRecord(_)
+            | Action::Look(_)
+            | Action::Blocklist(..)
+            | Action::WaitForMap(_)
+            | Action::BreakLock(..)
+            | Action::Acquire(_)
+            | Action::Refresh(_)
+            | Action::Flush(_)
+            | Action::Release(_)
+            | Action::Swap { .. }
+            | Action::Notify(..)
+            | Action::Acknowledge(..) => unreachable!("the cluster's: `perform` has done it"),
+        }
+    }
+
+    /// Asks the cluster something, on a thread of its own.
+    fn ask(&self, op: OpId, what: impl FnOnce(&Session) -> Result + Send + 'static) {
+        // Without a client the operation never ends, and the machine has given it up.
+        let Some(ready) = &self.ready else { return };
+        let session = Arc::clone(&ready.session);
+        let sender = self.sender.clone();
+        let asked = Builder::new().name("lunet-group-ask".into()).spawn(move || {
+            let result = what(&session);
+            drop(session);
+            drop(sender.send(Event::Input(Input::Done(op, result))));
+        });
+        if asked.is_err() {
+            drop(self.sender.send(Event::Input(Input::Done(op, Err(NO_THREAD)))));
+        }
+    }
+
+    fn make_client(&mut self, op: OpId) {
+        self.making = Some(op);
+        let (group, sender) = (self.config.group.clone(), self.sender.clone());
+        let made = Builder::new().name("lunet-group-open".into()).spawn(move || {
+            let made = Session::open(&group, op, sender.clone());
+            // A client that nobody waits for is closed here, on this thread.
+            drop(sender.send(Event::Made(op, made)));
+        });
+        if made.is_err() {
+            drop(self.sender.send(Event::Input(Input::Done(op, Err(NO_THREAD)))));
+        }
+    }
+
+    fn made(&mut self, op: OpId, made: std::result::Result<Session, Error>) -> Option<Input> {
+        if self.making != Some(op) {
+            made.into_iter().for_each(|session| close(Arc::new(session), false));
+            return None;
+        }
+        self.making = None;
+        match made {
+            Ok(session) => {
+                if self.trouble.take().is_some() {
+                    self.serving.trouble(None);
+                }
+                let (name, images) = (session.name.clone(), session.images.clone());
+                self.ready = Some(Ready::new(session));
+                self.serving.storage(Some(Storage { client: op, images }));
+                Some(Input::Done(op, Ok(Reply::Client(name))))
+            }
+            Err(error) => {
+                let text = error.to_string();
+                if self.trouble.as_ref() != Some(&text) {
+                    self.serving.trouble(Some(&error));
+                    self.trouble = Some(text);
+                }
+                Some(Input::Done(op, Err(NO_CLIENT)))
+            }
+        }
+    }
+
+    fn drop_client(&mut self, release: bool) {
+        self.making = None;
+        let Some(ready) = self.ready.take() else { return };
+        self.serving.storage(None);
+        close(ready.session, release);
+    }
+
+    fn watched(&self, op: OpId, watched: Watched) -> Option<Input> {
+        if self.ready.as_ref().is_none_or(|ready| ready.session.op != op) {
+            return None;
+        }
+        Some(match watched {
+            Watched::Notified(id, bytes) => Input::Notified(NotifyId(id), bytes),
+            Watched::Failed(_) => Input::WatchFailed(op),
+        })
+    }
+}
+
+/// Closes a client on a thread that may wait for the cluster, and waits for its locks at most.
+fn close(session: Arc<Session>, release: bool) {
+    let (done, released) = channel::<()>();
+    let closing = Builder::new().name("lunet-group-close".into()).spawn(move || {
+        if release {
+            session.release();
+        }
+        session.give_up();
+        drop(done);
+        drop(session);
+    });
+    if closing.is_ok() && release {
+        // It ends by the sender's end, or by the time.
+        let _ = released.recv_timeout(RELEASE_LIMIT);
+    }
+}

@@ -1,0 +1,100 @@
+//! What a server does for a group.
+
+use std::sync::Arc;
+use std::sync::mpsc::Sender;
+
+use lunet_gateway::{
+    Access, Action, Answer, Attention, Epoch, Gate, Input, Notice, OpId, Order, Record, Refusal,
+    Reply, Request,
+};
+use lunet_rbd::Image;
+
+use crate::Error;
+use crate::driver::Event;
+
+/// The group's images, as one RADOS client has them open.
+#[derive(Clone, Debug)]
+pub struct Storage {
+    /// The client: failures of I/O are reported with it, by [`Handle::io_failed`](crate::Handle::io_failed).
+    pub client: OpId,
+    /// One for each volume of the record, in its order. Nothing can be written before the gate opens.
+    pub images: Vec<Arc<Image>>,
+}
+
+/// Tells that no command is under way.
+#[derive(Debug)]
+pub struct Drained {
+    pub(crate) op: OpId,
+    pub(crate) sender: Sender<Event>,
+}
+
+impl Drained {
+    /// None is, and none begins before the gate changes. May be called on any thread; without it the move is given up after
+    /// a second.
+    pub fn done(self) {
+        // Without a receiver the group has ended.
+        drop(self.sender.send(Event::Input(Input::Done(self.op, Ok(Reply::Done)))));
+    }
+}
+
+/// The server's side of a group. All calls come from the group's thread, one after the other, and each has to be done when it
+/// returns, on all shards: the next one relies on it. While one lasts the gateway answers no pings, so it must not wait for
+/// storage.
+pub trait Serving: Send {
+    /// The images are these from now on; `None`: every handle is to be let go of, wherever it is. Commands that have requests
+    /// at the former images under way are never answered: [`stop_answering`](Self::stop_answering) came before, or the gate was
+    /// never open.
+    fn storage(&mut self, storage: Option<Storage>);
+
+    /// The gate is this from now on: [`Gate::admits`] is asked before the first request of a command to storage. When it opens,
+    /// each connection of the group is pinged with [`Gate::ping`].
+    fn gate(&mut self, gate: Gate);
+
+    /// The gate is closed, and nothing that is under way is answered any more, whatever becomes of it.
+    fn stop_answering(&mut self, gate: Gate);
+
+    /// Each connection of the group is aborted, with its unread bytes, and without a status.
+    fn abort_connections(&mut self);
+
+    /// Reservations, mode pages, marks and unit attentions of the record are taken up. The gate opens next.
+    fn load(&mut self, record: &Record);
+
+    /// A unit attention for each nexus.
+    fn attention(&mut self, attention: Attention);
+
+    /// Access states of the target port groups, as they are reported from now on.
+    fn access(&mut self, epoch: Epoch, access: &Access);
+
+    /// The gate is blocked. When no command is under way any more, flushes and copies included, `drained` is told; this call
+    /// does not wait for that. A gate that changes before ends it.
+    fn drain(&mut self, drained: Drained);
+
+    /// PERSISTENT RESERVE OUT, on a copy of the reservations. Commands that they decide about wait until [`apply`](Self::apply)
+    /// or [`abandon`](Self::abandon). The result goes to [`Handle::executed`](crate::Handle::executed), now or later.
+    fn execute(&mut self, request: Request, body: Vec<u8>);
+
+    /// The copy takes effect. When commands that it aborts have ended, [`Handle::applied`](crate::Handle::applied) is told.
+    fn apply(&mut self, request: Request);
+
+    /// The copy is thrown away.
+    fn abandon(&mut self, request: Request);
+
+    /// The answer to a request on reservations that came by [`Handle::reserve`](crate::Handle::reserve) or
+    /// [`Handle::report`](crate::Handle::report) with that number.
+    fn answer(&mut self, id: u64, answer: Answer);
+
+    /// An order is not carried out: for the log, and for whoever gave it.
+    fn refuse(&mut self, order: Order, refusal: Refusal);
+
+    /// Something that an administrator has to know: for the log.
+    fn notice(&mut self, notice: &Notice);
+
+    /// The group has no connection to the cluster, and why; it is tried again each second, and told again when the reason is
+    /// another one. `None`: it has one.
+    fn trouble(&mut self, trouble: Option<&Error>);
+
+    /// An action is about to be carried out: for logs and tests. It may be any of them.
+    fn about(&mut self, action: &Action) {
+        let _ = action;
+    }
+}

@@ -1,0 +1,125 @@
+//! The record of a group as an object of the cluster.
+
+use std::io;
+use std::sync::Arc;
+
+use lunet_gateway::{Epoch, Invalid, Malformed, Record};
+use lunet_rbd::{Client, ImageName, Object, Place};
+
+/// Why a group cannot be used.
+#[derive(Debug, thiserror::Error)]
+pub enum Error {
+    /// The cluster, or one of the images.
+    #[error(transparent)]
+    Cluster(#[from] lunet_rbd::Error),
+    /// One of the images, with its name.
+    #[error("image {image}: {source}")]
+    Image {
+        /// Its name, as the record has it.
+        image: String,
+        /// What is wrong.
+        source: lunet_rbd::Error,
+    },
+    /// The record names an image that has no such name.
+    #[error("the group's record names the image {0:?}, which is no name of an image")]
+    Name(String),
+    /// There is no record.
+    #[error("there is no such group: its record, the object {0}, is not there")]
+    None(String),
+    /// There is one already.
+    #[error("there is such a group already: the object {0} is there")]
+    Exists(String),
+    /// It cannot be read.
+    #[error("the record of the group, the object {object}, cannot be read: {source}")]
+    Malformed {
+        /// Its object.
+        object: String,
+        /// What is wrong with it.
+        source: Malformed,
+    },
+    /// It makes no sense.
+    #[error(transparent)]
+    Invalid(#[from] Invalid),
+    /// Something that has no sentence of its own.
+    #[error("cannot {what}: {source}")]
+    Failed {
+        /// What was tried.
+        what: &'static str,
+        /// What the cluster says about it.
+        source: io::Error,
+    },
+}
+
+impl Error {
+    pub(crate) fn of(what: &'static str, errno: i32) -> Self {
+        Self::Failed { what, source: io::Error::from_raw_os_error(errno) }
+    }
+}
+
+/// The object of a group's record.
+pub(crate) fn object_of(group: &ImageName) -> String {
+    format!("lunet.group.{}", group.image())
+}
+
+/// The version that compare-and-set compares.
+pub(crate) fn version(epoch: Epoch, revision: u64) -> String {
+    format!("{}.{revision}", epoch.0)
+}
+
+pub(crate) fn open(client: &Arc<Client>, group: &ImageName) -> Result<Object, Error> {
+    Ok(Object::new(client, group.pool(), group.namespace(), &object_of(group))?)
+}
+
+pub(crate) fn decode(bytes: &[u8], group: &ImageName) -> Result<Record, Error> {
+    let malformed = |source| Error::Malformed { object: object_of(group), source };
+    Record::decode(bytes).map_err(malformed)
+}
+
+pub(crate) fn load(object: &Object, group: &ImageName) -> Result<Record, Error> {
+    match object.read() {
+        Ok(bytes) => decode(&bytes, group),
+        Err(ENOENT) => Err(Error::None(object_of(group))),
+        Err(errno) => Err(Error::of("read the group's record", errno)),
+    }
+}
+
+const ENOENT: i32 = 2;
+const EEXIST: i32 = 17;
+
+fn connect(group: &Place) -> Result<Object, Error> {
+    open(&Arc::new(Client::connect(group)?), &group.name)
+}
+
+/// Makes the record of a new group. Blocks.
+///
+/// # Errors
+/// The group is there already, or the record makes no sense, or the cluster's.
+pub fn create(group: &Place, record: &Record) -> Result<(), Error> {
+    let bytes = record.encode()?;
+    let version = version(record.epoch, record.revision);
+    match connect(group)?.create(&version, &bytes) {
+        Ok(()) => Ok(()),
+        Err(EEXIST) => Err(Error::Exists(object_of(&group.name))),
+        Err(errno) => Err(Error::of("make the group's record", errno)),
+    }
+}
+
+/// Reads the record of a group. Blocks.
+///
+/// # Errors
+/// There is none, or it cannot be read, or the cluster's.
+pub fn read(group: &Place) -> Result<Record, Error> {
+    load(&connect(group)?, &group.name)
+}
+
+/// Removes the record of a group; its images stay. No gateway of the group may run. Blocks.
+///
+/// # Errors
+/// There is none, or the cluster's.
+pub fn remove(group: &Place) -> Result<(), Error> {
+    match connect(group)?.remove() {
+        Ok(()) => Ok(()),
+        Err(ENOENT) => Err(Error::None(object_of(&group.name))),
+        Err(errno) => Err(Error::of("remove the group's record", errno)),
+    }
+}
