@@ -388,6 +388,31 @@ fn an_osd_that_stands_still_costs_time_and_nothing_else() -> Result<()> {
 }
 
 #[test]
+fn a_cluster_that_comes_later_is_found_by_itself() -> Result<()> {
+    let Some(ceph) = cluster() else { return Ok(()) };
+    ceph.image("later", 16)?;
+    let data = scratch("lunet-rbd-")?;
+    let (conf, right) = (data.path().join("ceph.conf"), fs::read_to_string(ceph.conf())?);
+    let monitors = |line: &&str| line.trim_start().starts_with("mon_host");
+    let line = right.lines().find(monitors).context("a line with monitors")?;
+    // Nobody listens there: as if all monitors were down.
+    fs::write(&conf, right.replace(line, "mon_host = v1:127.0.0.1:1"))?;
+    let more = "[volumes.b]\nbackend = 'memory'\nsize = '1MiB'";
+    let server = Serve::config(config("later", &conf, more)).data(data.path()).quiet().start()?;
+    let text = fault(&server)?;
+    assert!(text.contains("did not answer") || text.contains("monitors"), "{text}");
+    // While it is asked again, other changes are made.
+    server.tell(&["target", "create", "iqn.2026-11.local.lunet:beside"])?;
+    fs::write(&conf, right)?;
+    until(2 * PATIENCE, || Ok(fault(&server)?.is_empty()))?;
+    let (mut session, bytes) = (log_in(&server)?, pattern(8, 8 * BLOCK));
+    session.write(0, 64, &bytes, BLOCK)?;
+    assert!(session.read(0, 64, 8, BLOCK)? == bytes);
+    server.stop()?;
+    Ok(())
+}
+
+#[test]
 fn an_image_that_grows_is_seen_whoever_has_resized_it() -> Result<()> {
     let Some(ceph) = cluster() else { return Ok(()) };
     ceph.image("grows", 16)?;

@@ -128,6 +128,11 @@ pub enum OpenError {
 }
 
 impl OpenError {
+    /// True if it is an image of a cluster that has not answered: it may be there a moment later.
+    pub fn is_silence(&self) -> bool {
+        matches!(self, Self::Image { error, .. } if error.is_silence())
+    }
+
     /// The error for a failed system call on `path`; `action` completes "cannot ...".
     pub(crate) fn from_io(path: &Path, action: &'static str, error: io::Error) -> Self {
         let path = path.to_path_buf();

@@ -35,6 +35,8 @@ pub struct Failure {
     pub kind: Kind,
     /// The volume was served before.
     pub known: bool,
+    /// Its cluster has not answered: it is asked again later.
+    pub silent: bool,
 }
 
 /// What is wrong with the storage of a volume.
@@ -129,12 +131,12 @@ impl Failure {
             }
             error => error.to_string(),
         };
-        Self::of(config, known, kind, text)
+        Self { silent: error.is_silence(), ..Self::of(config, known, kind, text) }
     }
 
     fn of(config: &Volume, known: bool, kind: Kind, what: String) -> Self {
         let (volume, text) = (config.name.clone(), what);
-        Self { volume, text, kind, known }.with_next_step(config)
+        Self { volume, text, kind, known, silent: false }.with_next_step(config)
     }
 
     fn with_next_step(self, config: &Volume) -> Self {

@@ -21,7 +21,7 @@ use crate::announce::Announcer;
 use crate::audit::{self, Listener, Origin};
 use crate::config::Config;
 use crate::control::{Asker, Source};
-use crate::live::{self, Manager, Served};
+use crate::live::{self, Manager, Open, Served};
 use crate::opening::{How, Unserved};
 #[cfg(feature = "tools")]
 use crate::parts::Parts;
@@ -234,19 +234,18 @@ impl Running {
         thread.map(drop).context("cannot start a thread to read the configuration")
     }
 
-    /// Looks what others have done with images of Ceph that are served, and takes larger ones over, in a thread of its own.
-    ///
-    /// # Errors
-    /// The system has no thread to give.
-    pub fn look_at_images(&self) -> Result<()> {
-        let changed = self.manager.images();
-        if changed.is_empty() {
-            return Ok(());
+    /// Looks what others have done with images of Ceph that are served, takes larger ones over, and asks clusters again that were
+    /// silent, in a thread of its own.
+    pub fn look_at_images(&self) {
+        let work = Arc::new(self.manager.images());
+        if work.is_none() {
+            return;
         }
-        let manager = self.manager.clone();
-        let look = move || changed.iter().for_each(|name| manager.image_changed(name));
-        let thread = thread::spawn("images", look);
-        thread.map(drop).context("cannot start a thread to look at images of Ceph")
+        let (manager, theirs) = (self.manager.clone(), work.clone());
+        if thread::spawn("images", move || manager.see_to_images(&theirs)).is_err() {
+            // The system has none to give now. It may have one a second later.
+            self.manager.images_later(&work);
+        }
     }
 
     /// Ends what runs, and flushes and closes all volumes.
@@ -261,6 +260,8 @@ impl Running {
         let Self { config, server, nvme, manager, .. } = self;
         let (begun, grace) = (time::now(), config.server.shutdown_grace);
         manager.close(grace);
+        let cached = |open: &Open| open.volume.caps().write_cache && !open.volume.caps().read_only;
+        let cached = manager.now().open.values().any(cached);
         drop(manager);
         let left = grace.saturating_sub(time::since(begun));
         server.begin_stop(left);
@@ -270,7 +271,15 @@ impl Running {
         if failed {
             bail!("an event loop has failed: the log above says why; start lunet again");
         }
-        if !(report.flushed && flushed) {
+        let all_ended = report.flushed && flushed;
+        if !all_ended && !cached {
+            bail!(
+                "not everything has ended, as storage does not answer: see to that which the log above names. No \
+                 volume here has a write cache, so what was acknowledged is kept; requests that were not answered may \
+                 have been carried out or not"
+            );
+        }
+        if !all_ended {
             bail!(
                 "not everything could be flushed, so the last writes may be lost: see to the storage that the log \
                  above names, and check the file systems on its volumes"

@@ -166,15 +166,18 @@ fn wait(
             }
             Some(Wish::Reload) => {
                 manager.reloading();
-                let manager = manager.clone();
-                running.reload(move || manager.ready())?;
+                let told = manager.clone();
+                if let Err(error) = running.reload(move || told.ready()) {
+                    tracing::error!("{error:#}: send the signal again");
+                    manager.ready();
+                }
             }
             None => {}
         }
         if running.failed() {
             return Ok(());
         }
-        running.look_at_images()?;
+        running.look_at_images();
     }
 }
 

@@ -150,9 +150,9 @@ impl Error {
     }
 
     /// True if the cluster has not answered at all.
-    pub(crate) fn is_silence(&self) -> bool {
+    pub fn is_silence(&self) -> bool {
         match self {
-            Self::Late { .. } => true,
+            Self::Late { .. } | Self::Silent { .. } => true,
             Self::Connect { source, .. } => source.raw_os_error() == Some(libc::ETIMEDOUT),
             _ => false,
         }

@@ -303,6 +303,17 @@ fn portals_with_a_tag_are_one_group() {
 }
 
 #[test]
+fn an_image_has_one_volume_that_writes() {
+    let two = |more: &str| {
+        let one = |name: &str| format!("[volumes.{name}]\nbackend = 'rbd'\nimage = 'rbd://p/a'\n");
+        with(&format!("{}{}{more}", one("a"), one("b")))
+    };
+    one(&two(""), 7, "volumes.b.image", "that of volume \"a\" already");
+    check(&two("read-only = true")).expect("one writes");
+    check(&two("ceph-conf = '/etc/other.conf'")).expect("two clusters");
+}
+
+#[test]
 fn volumes_have_what_their_backend_needs_and_nothing_else() {
     for (lines, line, key, words) in [
         ("size = 512", 2, "backend", "is missing"),

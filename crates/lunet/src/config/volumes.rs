@@ -127,6 +127,9 @@ fn volume(
     let naa = designator(table, others, "naa", |volume| volume.naa, mistakes);
     let eui = designator(table, others, "eui", |volume| volume.eui, mistakes);
     let backend = backend(table, kind?.value, block_size, mistakes)?;
+    if !read_only {
+        one_writer(table, others, &backend, mistakes);
+    }
     let threshold = threshold(table, &backend, mistakes);
     Some(Volume {
         name: name.to_owned(),
@@ -239,6 +242,28 @@ fn backend(
             let size = bytes?;
             Some(if kind == Kind::Null { Backend::Null { size } } else { Backend::Memory { size } })
         }
+    }
+}
+
+/// One volume writes to an image of Ceph: the second one would find it locked by the first.
+fn one_writer(table: &Section<'_>, others: &[Found], backend: &Backend, mistakes: &mut Mistakes) {
+    let same = |other: &&Found| {
+        let theirs = other.value.as_ref().filter(|volume| !volume.read_only);
+        match (theirs.map(|volume| &volume.backend), backend) {
+            (
+                Some(Backend::Rbd { image: first, conf: at, .. }),
+                Backend::Rbd { image, conf, .. },
+            ) => (first, at) == (image, conf),
+            _ => false,
+        }
+    };
+    if let Some(other) = others.iter().find(same) {
+        let text = format!(
+            "is that of volume \"{}\" already: show that one by as many LUNs as you like, or make this one read-only",
+            other.name
+        );
+        let offset = table.raw("image").map_or(table.offset, |value| value.span().start);
+        mistakes.add(offset, table.key("image"), text);
     }
 }
 

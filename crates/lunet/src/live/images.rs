@@ -1,15 +1,141 @@
-//! What others do with images of Ceph that are served.
+//! What others do with images of Ceph that are served, and images whose clusters were away.
 
+use std::collections::BTreeSet;
+use std::sync::{Arc, PoisonError};
+use std::time::{Duration, Instant};
+
+use anyhow::Result;
 use lunet_api::Change;
 use lunet_backends::rbd::{self, News};
+use lunet_os::sync::MutexGuard;
 use lunet_volume::Cause;
 
-use super::Manager;
+use super::served::Open;
+use super::{Manager, Served};
+use crate::opening::{self, Failure, How, Unserved};
+
+/// Between two tries to open what a silent cluster has.
+const AGAIN: Duration = Duration::from_secs(30);
+
+/// What is to be done about images, which takes a thread that may wait for a cluster.
+#[derive(Debug, Default)]
+pub struct Images {
+    /// Volumes whose images somebody has changed.
+    changed: BTreeSet<String>,
+    /// When silent clusters are asked again; `None` as long as all answer.
+    again: Option<Instant>,
+    /// They are being asked.
+    asking: bool,
+}
+
+/// Work for a thread that may wait for a cluster.
+#[derive(Debug, Default)]
+pub struct Work {
+    changed: BTreeSet<String>,
+    again: bool,
+}
+
+impl Work {
+    /// True if there is nothing to do.
+    pub fn is_none(&self) -> bool {
+        self.changed.is_empty() && !self.again
+    }
+}
 
 impl Manager {
-    /// The volumes whose images were changed by somebody since this was asked last. One that was lost is found to be at fault.
-    /// Does not wait for a cluster.
-    pub fn images(&self) -> Vec<String> {
+    /// What is to be done about images now. One that was lost is found to be at fault. Does not wait for a cluster.
+    pub fn images(&self) -> Work {
+        let changed = self.changed_images();
+        let silent = self.now().unserved.values().any(|unserved| unserved.failure.silent);
+        let now = lunet_os::time::now();
+        let mut images = self.images_due();
+        images.changed.extend(changed);
+        images.again = silent.then(|| images.again.unwrap_or(now + AGAIN));
+        let again = !images.asking && images.again.is_some_and(|at| at <= now);
+        images.asking |= again;
+        Work { changed: std::mem::take(&mut images.changed), again }
+    }
+
+    /// There is no thread for it now: it is due again.
+    pub fn images_later(&self, work: &Work) {
+        let mut images = self.images_due();
+        images.changed.extend(work.changed.iter().cloned());
+        images.asking &= !work.again;
+    }
+
+    /// Does it. Waits for clusters.
+    pub fn see_to_images(&self, work: &Work) {
+        for name in &work.changed {
+            self.image_changed(name);
+        }
+        if work.again {
+            self.ask_again();
+            let mut images = self.images_due();
+            images.asking = false;
+            images.again = Some(lunet_os::time::now() + AGAIN);
+        }
+    }
+
+    fn images_due(&self) -> MutexGuard<'_, Images> {
+        self.images.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Opens images whose cluster was away, and serves those that it gives. Other changes may be made while it is waited for.
+    fn ask_again(&self) {
+        let served = self.now();
+        for (name, unserved) in served.unserved.iter().filter(|(_, one)| one.failure.silent) {
+            let opened = opening::open(&unserved.config, &served.plan.data, How::Take);
+            let done = match opened {
+                Err(failure) if failure.silent => continue,
+                Err(failure) => self.found_otherwise(name, unserved, failure),
+                Ok(volume) => self.serve_again(name, unserved, volume),
+            };
+            match done {
+                Ok(true) => {}
+                Ok(false) => {
+                    tracing::info!(volume = name, "its configuration has changed meanwhile")
+                }
+                Err(error) => tracing::warn!(volume = name, "its cluster answers again: {error:#}"),
+            }
+        }
+    }
+
+    /// The cluster answers, and something else is wrong: that is for somebody to mend. False if this is not the volume that
+    /// was tried.
+    fn found_otherwise(&self, name: &str, tried: &Unserved, failure: Failure) -> Result<bool> {
+        let _one = self.begin(format!("looking at volume {name} again"))?;
+        let now = self.now();
+        if !is_still(&now, name, tried) {
+            return Ok(false);
+        }
+        tracing::warn!(volume = name, "its cluster answers again: {failure}");
+        let mut next = now.with(now.plan.clone(), now.open.clone());
+        next.unserved.insert(name.to_owned(), Unserved { failure, ..tried.clone() });
+        self.adopt(next.keeping(true), None)?;
+        Ok(true)
+    }
+
+    /// The cluster has given the image. False if this is not the volume that was tried.
+    fn serve_again(
+        &self,
+        name: &str,
+        tried: &Unserved,
+        volume: lunet_backends::Volume,
+    ) -> Result<bool> {
+        let _one = self.begin(format!("serving volume {name} again"))?;
+        let now = self.now();
+        if !is_still(&now, name, tried) {
+            return Ok(false);
+        }
+        let mut all = now.open.clone();
+        all.insert(name.to_owned(), Open::new(tried.config.clone(), volume, &now.plan.data));
+        self.adopt(now.with(now.plan.clone(), all).keeping(true), None)?;
+        tracing::info!(volume = name, "its cluster answers again: it is served");
+        Ok(true)
+    }
+
+    /// The volumes whose images were changed by somebody since this was asked last.
+    fn changed_images(&self) -> Vec<String> {
         let now = self.now();
         let mut changed = Vec::new();
         for (name, open) in &now.open {
@@ -23,7 +149,7 @@ impl Manager {
     }
 
     /// Takes over the new size of an image. Waits for the cluster.
-    pub fn image_changed(&self, name: &str) {
+    fn image_changed(&self, name: &str) {
         let now = self.now();
         let Some(open) = now.open.get(name) else { return };
         let before = open.volume.caps().bytes();
@@ -42,4 +168,9 @@ impl Manager {
             Err(error) => tracing::warn!(volume = name, "{error}"),
         }
     }
+}
+
+/// True if a volume is unserved as it was.
+fn is_still(now: &Arc<Served>, name: &str, tried: &Unserved) -> bool {
+    now.unserved.get(name).is_some_and(|one| one.failure.silent && one.config == tried.config)
 }

@@ -135,6 +135,8 @@ pub struct Manager {
     versions: RandomState,
     /// Is told of each configuration that comes into force.
     listener: OnceLock<Listener>,
+    /// What is to be done about images of Ceph.
+    images: Mutex<images::Images>,
     /// The room in the data directory.
     #[cfg(feature = "tools")]
     room: aside::Aside<Option<lunet_api::Room>>,
@@ -177,6 +179,7 @@ impl Manager {
             written: Mutex::default(),
             versions: RandomState::new(),
             listener: OnceLock::new(),
+            images: Mutex::default(),
             #[cfg(feature = "tools")]
             room: aside::Aside::default(),
             #[cfg(feature = "tools")]
