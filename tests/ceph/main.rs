@@ -15,7 +15,7 @@ use lunet_e2e::server::{Serve, Server};
 use lunet_e2e::sources::root;
 use lunet_e2e::wire::scsi::{capacity, read16, sense_code, unmap, unmap_list, write16};
 use lunet_e2e::wire::{Login, Session};
-use serde_json::Value;
+use serde_json::{Deserializer, Value};
 
 const TARGET: &str = "iqn.2026-11.local.lunet:ceph";
 const BLOCK: usize = 512;
@@ -276,8 +276,10 @@ impl Cluster {
 
     /// For how many years a client is on the blocklist; `None` if it is not.
     fn years_listed(&self, address: &str) -> Result<Option<u64>> {
-        let list: Value =
-            serde_json::from_str(&self.ceph(&["osd", "blocklist", "ls", "--format", "json"])?)?;
+        let text = self.ceph(&["osd", "blocklist", "ls", "--format", "json"])?;
+        // A list of ranges follows it.
+        let mut lists = Deserializer::from_str(&text).into_iter::<Value>();
+        let list = lists.next().context("no list")??;
         let entries = list.as_array().context("a list")?;
         let Some(entry) = entries.iter().find(|entry| entry["addr"] == address) else {
             return Ok(None);

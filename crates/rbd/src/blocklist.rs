@@ -55,7 +55,7 @@ pub(crate) fn lasting(list: &[u8], address: &str, said: &str, seconds: u32) -> L
     Lasting { lasts: Duration::from_secs(lasts), ends: Some(ends) }
 }
 
-/// The end of a client's entry. Newer versions of Ceph write a second list, of ranges, behind the first one.
+/// The end of a client's entry. Ceph 16.2.15 and later write a second list, of ranges, behind the first one.
 fn end_in(list: &[u8], address: &str) -> Option<String> {
     let entry = |entry: &Value| {
         let listed = entry.get("addr")?.as_str()?;
@@ -174,7 +174,7 @@ mod tests {
         let odd = r#"[{"addr":"127.66.1.2:0/2719412375","until":"never"}]"#;
         let found = lasting(odd.as_bytes(), ADDRESS, SAID, SHUT_OUT);
         assert_eq!((found.lasts, found.ends.as_deref()), (Duration::ZERO, Some("never")));
-        // As Ceph 17 and later write it.
+        // As Ceph 16.2.15 writes it, and with a kind before the address.
         let two = r#"[{"addr":"v1:127.66.1.2:0/2719412375","until":"2036-11-23T20:00:00+0000"}][]"#;
         assert_eq!(lasts(two, SAID), u64::from(SHUT_OUT));
     }
