@@ -115,5 +115,7 @@ fn open_image(client: &Arc<Client>, image: &str) -> std::result::Result<Arc<Imag
     let name = ImageName::parse(&format!("rbd://{image}"));
     let name = name.map_err(|_| Error::Name(image.to_owned()))?;
     let opened = Image::open_unlocked(client, &name, false);
-    opened.map(Arc::new).map_err(|source| Error::Image { image: image.to_owned(), source })
+    opened
+        .map(Arc::new)
+        .map_err(|source| Error::Image { image: image.to_owned(), source: Box::new(source) })
 }

@@ -11,14 +11,14 @@ use lunet_rbd::{Client, ImageName, Object, Place};
 pub enum Error {
     /// The cluster, or one of the images.
     #[error(transparent)]
-    Cluster(#[from] lunet_rbd::Error),
+    Cluster(Box<lunet_rbd::Error>),
     /// One of the images, with its name.
     #[error("image {image}: {source}")]
     Image {
         /// Its name, as the record has it.
         image: String,
         /// What is wrong.
-        source: lunet_rbd::Error,
+        source: Box<lunet_rbd::Error>,
     },
     /// The record names an image that has no such name.
     #[error("the group's record names the image {0:?}, which is no name of an image")]
@@ -48,6 +48,12 @@ pub enum Error {
         /// What the cluster says about it.
         source: io::Error,
     },
+}
+
+impl From<lunet_rbd::Error> for Error {
+    fn from(error: lunet_rbd::Error) -> Self {
+        Self::Cluster(Box::new(error))
+    }
 }
 
 impl Error {
