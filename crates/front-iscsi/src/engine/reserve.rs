@@ -10,7 +10,7 @@ use lunet_volume::{Kind, OperationId, Plain, VolumeId, Work};
 
 use super::Engine;
 use super::start::send_reply;
-use super::task::{Awaited, Job, fail};
+use super::task::{Awaited, Job, Owner, fail};
 use crate::connection::{Conn, Conns};
 use crate::keeper::{self, Carried, Command};
 use crate::marks;
@@ -22,9 +22,12 @@ impl Engine {
     pub(super) fn reservation(
         &mut self,
         conn: &mut Conn,
-        (tag, lun, volume): (Tag, u16, VolumeId),
+        (owner, lun, volume): (Owner, u16, VolumeId),
         request: &Request,
     ) {
+        if self.hand_over_report(conn, (owner, lun, volume), request) {
+            return;
+        }
         let Some(seat) = conn.front.seat(lun) else { return };
         let core = &self.exec.storage.volumes[volume].core;
         let asks = |seats: &mut Seats| Some((seats.nexus(seat)?.clone(), seats.ports().to_vec()));
@@ -36,7 +39,7 @@ impl Engine {
         self.exec.storage.volumes[volume].count.record(Kind::Other, 0, 0, reply.sense.is_some());
         let transfer = Transfer { data_in: reply.data.len() as u64, data_out: 0 };
         let format = self.exec.storage.volumes[volume].core.face.unit.sense_format();
-        send_reply(conn, tag, reply, transfer, format);
+        send_reply(conn, owner.tag, reply, transfer, format);
     }
 
     /// The parameter list of PERSISTENT RESERVE OUT has come.

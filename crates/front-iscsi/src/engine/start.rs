@@ -67,6 +67,12 @@ impl Engine {
         if gated && self.turns_back(conn, slot, &mut command) {
             return;
         }
+        self.admitted(conn, slot, command);
+    }
+
+    /// The command may be executed, as far as its failover group goes, if it is one of one.
+    #[inline]
+    fn admitted(&mut self, conn: &mut Conn, slot: ConnId, command: Command<Buf>) {
         let Some(session) = conn.front.session.as_mut() else { return };
         let lun = Lun::decode(command.lun.to_be_bytes());
         let mut seen = lun.and_then(|lun| find_lun(&mut session.luns, lun.0));
@@ -102,6 +108,7 @@ impl Engine {
             arrived: command.arrived,
             transfer,
         };
+        let owner = Owner { slot, tag: arrival.tag };
         lunet_os::met(&decoded.action);
         match decoded.action {
             Action::Complete(reply) => {
@@ -123,11 +130,7 @@ impl Engine {
                 self.port_groups(conn, (arrival.tag, arrival.lun, arrival.volume), &request);
             }
             Action::Reservation(request) => {
-                let owner = Owner { slot, tag: arrival.tag };
-                if self.hand_over_report(conn, (owner, arrival.lun, arrival.volume), &request) {
-                    return;
-                }
-                self.reservation(conn, (arrival.tag, arrival.lun, arrival.volume), &request);
+                self.reservation(conn, (owner, arrival.lun, arrival.volume), &request);
             }
             Action::Copy(request) => {
                 let place = (arrival.lun, arrival.volume);
@@ -135,7 +138,6 @@ impl Engine {
             }
             Action::Sanitize(what) => self.sanitize(conn, &arrival, what),
             Action::LbaStatus { range, allocation } => {
-                let owner = Owner { slot, tag: arrival.tag };
                 self.lba_status(conn, (owner, arrival.lun, volume), range, allocation);
             }
             Action::PreventRemoval(prevent) => {

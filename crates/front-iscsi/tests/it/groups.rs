@@ -115,8 +115,11 @@ fn tells_of_itself(client: &mut Client) {
     }
 }
 
-/// Commands that read, write or change something, each with what it brings.
-fn executing() -> Vec<(Vec<u8>, Data<Vec<u8>, Vec<u8>>)> {
+/// A command block, and what it brings.
+type Asks = (Vec<u8>, Data<Vec<u8>, Vec<u8>>);
+
+/// Commands that read, write or change something.
+fn executing() -> Vec<Asks> {
     // Switches the software write protection on.
     let select = vec![0, 0, 0, 0, 0x0A, 0x0A, 0x02, 0, 0x08, 0, 0, 0, 0, 0, 0, 0];
     vec![
