@@ -96,8 +96,8 @@ impl Machine {
                     (op, Reply::Done)
                 }
                 Action::Notify(op, ..) => (op, Reply::Acks { acks: Vec::new(), all: true }),
-                Action::Blocklist(op, ..)
-                | Action::WaitForMap(op)
+                Action::Blocklist(op, _, lasts) => (op, Reply::Listed(lasts)),
+                Action::WaitForMap(op)
                 | Action::BreakLock(op, _)
                 | Action::Acquire(op)
                 | Action::Refresh(op) => (op, Reply::Done),
