@@ -1,6 +1,6 @@
 /** What people do with the page, from its first start on. */
 
-import type { Page } from "@playwright/test";
+import type { Locator, Page } from "@playwright/test";
 import { CODE, expect, inOrder, logIn, PASSWORD, test } from "./fixtures";
 
 const VMS = "iqn.2026-11.local.lunet:vms";
@@ -187,6 +187,39 @@ test("a finding leads to its rule, which is proved", async ({ page, mock, compla
   await page.getByRole("button", { name: "Prove" }).click();
   await expect(page.getByText("Kept: network.rmem-max.")).toBeVisible();
   await expect(page.getByRole("row", { name: /drive.scheduler/ })).toContainText("harms");
+  await inOrder(page);
+  expect(complaints).toEqual([]);
+});
+
+test("what seems to help is measured again, and kept only if it helps then, too", async ({ page, mock, complaints }) => {
+  await logIn(page, mock, "tune");
+  await page.getByRole("button", { name: "Make a plan" }).click();
+  await expect(page.getByRole("button", { name: "Apply 4 rules" })).toBeVisible();
+  await page.getByLabel("Where to measure").fill("/tank");
+  await page.getByRole("button", { name: "Prove" }).click();
+  await expect(page.getByText("Kept: network.rmem-max.")).toBeVisible();
+  const table = page.getByRole("table", { name: "Effects" });
+  await expect(table.getByRole("columnheader", { name: "Measured again" })).toBeVisible();
+  const column = (await table.getByRole("columnheader").allInnerTexts()).findIndex((it) => it.toLowerCase() === "measured again");
+  const [confirmed, harms, not, noise] = ["network.rmem-max", "network.wmem-max", "drive.scheduler", "zfs.arc-max"].map((rule) =>
+    table.getByRole("row", { name: rule }),
+  );
+  const again = (row: Locator): Locator => row.getByRole("cell").nth(column - 1); // the first column is the row's head
+  // Its own interval of the second measurement, beside that of the first.
+  await expect(confirmed).toContainText("+11.2 % to +26.3 %");
+  await expect(again(confirmed)).toHaveText("+9.8 % to +23.2 %");
+  await expect(confirmed).toContainText("helps");
+  await expect(confirmed).toContainText("kept");
+  // The first runs spoke for it, the second did not.
+  await expect(not).toContainText("+1.2 % to +11.8 %");
+  await expect(again(not)).toHaveText("−3.8 % to +4.7 %");
+  await expect(not).toContainText("not confirmed");
+  await expect(not).not.toContainText("kept");
+  // What did not seem to help was not measured again.
+  await expect(again(harms)).toHaveText("–");
+  await expect(harms).toContainText("harms");
+  await expect(again(noise)).toHaveText("–");
+  await expect(noise).toContainText("no effect seen");
   await inOrder(page);
   expect(complaints).toEqual([]);
 });
