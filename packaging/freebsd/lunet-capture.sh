@@ -110,7 +110,7 @@ ctl_conf() {
 }
 
 settings() {
-    grep -E '^(kern\.(ostype|osrelease|ident|boottime|vm_guest|ipc\.|icl\.|cam\.ctl\.|timecounter\.(hardware|choice))|vm\.ndomains|vfs\.zfs\.|kstat\.zfs\.misc\.arcstats\.|net\.inet\.(ip\.forwarding|tcp\.)|hw\.(machine_arch|model|ncpu|pagesize|physmem)|debug\.witness\.watch|dev\.(cpu\.0|hwpstate_[a-z]+\.[0-9]+)\.|dev\.[a-z0-9_]+\.[0-9]+\.(%domain|mac(_stats)?\.crc_err))' |
+    grep -E '^(kern\.(ostype|osrelease|ident|boottime|vm_guest|ipc\.|icl\.|cam\.ctl\.|timecounter\.(hardware|choice))|vm\.ndomains|vfs\.zfs\.|kstat\.zfs\.misc\.arcstats\.|net\.inet\.(ip\.forwarding|tcp\.)|hw\.(intr_storm_threshold|machine_arch|model|ncpu|pagesize|physmem)|debug\.witness\.watch|dev\.(cpu\.0|hwpstate_[a-z]+\.[0-9]+)\.|dev\.[a-z0-9_]+\.[0-9]+\.(%domain|mac(_stats)?\.crc_err))' |
         grep -v 'hostcache\.list'
 }
 

@@ -2,7 +2,9 @@
 //!
 //! A fault is one change to a healthy machine (`faults/*.toml`). `LUNET_BLESS=1` writes the table in docs/doctor.md anew.
 
+mod agreement;
 mod captured;
+mod fixes;
 mod halves;
 mod planted;
 
@@ -48,6 +50,9 @@ struct Fault {
     overlay: Option<String>,
     /// In a file or the output of a command (`$ ...`) this text becomes that one.
     replace: Option<Replacement>,
+    /// The same, several times.
+    #[serde(default)]
+    replaces: Vec<Replacement>,
 }
 
 #[derive(Deserialize)]
@@ -79,7 +84,8 @@ fn faults() -> Vec<Fault> {
 
 /// The machine with the fault.
 fn planted(fault: &Fault) -> Result<Tree, String> {
-    planted::planted(&fault.machine, fault.overlay.as_deref(), fault.replace.as_slice())
+    let replaces: Vec<Replacement> = fault.replace.iter().chain(&fault.replaces).cloned().collect();
+    planted::planted(&fault.machine, fault.overlay.as_deref(), &replaces)
 }
 
 /// What the doctor says of each machine with a fault: worked out once for all tests, by two threads.
@@ -258,6 +264,50 @@ fn every_newer_check_names_its_source() {
         .map(|check| check.id.as_str())
         .collect();
     assert!(without.len() <= BEFORE, "{without:?}");
+}
+
+/// The machines of `healthy.rs`, of which there are notes.
+fn others() -> Vec<(String, Tree)> {
+    let all = fs::read_dir(here("tests/healthy")).unwrap().map(|entry| entry.unwrap().path());
+    let tree = |path: &PathBuf| Tree::open(path).unwrap_or_else(|error| panic!("{error}"));
+    all.filter(|path| path.is_dir()).map(|path| (path.display().to_string(), tree(&path))).collect()
+}
+
+/// A setting that a fix gives is another one than the machine has: who has followed a fix is told what to do next, and
+/// not the same again.
+#[test]
+fn a_fix_that_was_followed_is_not_given_again() {
+    let (faults, checks) = (faults(), checks());
+    let machines: Vec<(String, Tree)> = faults
+        .iter()
+        .filter_map(|fault| Some((fault.name.clone(), planted(fault).ok()?)))
+        .chain(machines().into_iter().map(|name| (name.clone(), tree(&name))))
+        .chain(others())
+        .collect();
+    let said = in_halves(&machines, |(name, tree)| {
+        let (mut wrong, mut followed) = (String::new(), 0);
+        for finding in report(tree, &checks).findings {
+            for given in fixes::given(&finding.fix, tree) {
+                let mut then = tree.clone();
+                if !given.follow(&mut then) {
+                    continue;
+                }
+                followed += 1;
+                let again = report(&then, &checks).findings.into_iter().find(|again| {
+                    (&again.check, &again.about) == (&finding.check, &finding.about)
+                        && fixes::given(&again.fix, &then).contains(&given)
+                });
+                if let Some(again) = again {
+                    let _ = writeln!(wrong, "{name} ({}): {given:?}: {}", again.check, again.fix);
+                }
+            }
+        }
+        (wrong, followed)
+    });
+    let followed: usize = said.iter().map(|(_, followed)| followed).sum();
+    let wrong: String = said.into_iter().map(|(wrong, _)| wrong).collect();
+    assert!(wrong.is_empty(), "\n{wrong}");
+    assert!(followed >= 100, "{followed}");
 }
 
 /// Hash tables have another order each time, and no word of a report may show it.

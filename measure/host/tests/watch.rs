@@ -4,6 +4,7 @@
 //! `LUNET_BLESS=1` writes the table in docs/doctor.md anew.
 
 mod captured;
+mod fixes;
 mod halves;
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -125,6 +126,35 @@ fn what_moves_is_found_and_what_does_not_is_seen_to_be_well() {
         }
     }
     assert!(wrong.is_empty(), "\n{wrong}");
+}
+
+/// As of one look (`doctor.rs`): what was set between the looks is not to be set again.
+#[test]
+fn a_fix_that_was_followed_is_not_given_again() {
+    let laid = |machine: &str, overlays: &[&str]| {
+        let mut tree = MACHINES[machine].clone();
+        for overlay in overlays {
+            tree.overlay(overlay).unwrap_or_else(|error| panic!("{machine}: {error}"));
+        }
+        tree
+    };
+    let mut followed = 0;
+    for (pair, said) in PAIRS.iter().zip(SAID.iter()) {
+        let before = laid(&pair.machine, &[&pair.before]);
+        let after = laid(&pair.machine, &[&pair.before, &pair.after]);
+        for finding in &said.happens.findings {
+            for given in fixes::given(&finding.fix, &after) {
+                let mut then = after.clone();
+                assert!(given.follow(&mut then), "{}: {given:?}", pair.name);
+                let again = moving(&facts(&before), &facts(&then), pair.seconds, &CHECKS);
+                let same = |fix: &str| fixes::given(fix, &then).contains(&given);
+                let told = again.findings.iter().find(|again| same(&again.fix));
+                assert!(told.is_none(), "{}: {given:?}: {told:?}", pair.name);
+                followed += 1;
+            }
+        }
+    }
+    assert!(followed >= 5, "{followed}");
 }
 
 #[test]

@@ -14,6 +14,8 @@
 //! | `sum(list)`, `least(list)`, `most(list)` | of numbers; null if there are none or one is null |
 //! | `unique(list)`, `sort(list)` | without repetition; in order |
 //! | `join(list, text)` | one text |
+//! | `change(map, text, list)` | the `NAME=VALUE` of the list that the map has otherwise or not at all, after the text: a list of one step, or an empty one |
+//! | `raise(map, text, list)` | the same of those for which the map has a lower number; of several numbers the last one counts |
 //! | `flatten(list)` | of lists, one list |
 //! | `round(x)`, `ceil_div(a, b)`, `pow2(n)` | whole numbers |
 //! | `in_network(address, "10.0.0.1/24")` | whether the address is in that network |
@@ -50,6 +52,16 @@ pub(super) fn add(context: &mut Context<'_>) {
     context.add_function("unique", |list: Value| unique(&list));
     context.add_function("sort", |list: Value| sort(&list));
     context.add_function("join", join);
+    context.add_function("change", |map: Value, text: Arc<String>, list: Value| {
+        step("change", &map, &text, &list, |now, wanted| words(now).as_deref() == Some(wanted))
+    });
+    context.add_function("raise", |map: Value, text: Arc<String>, list: Value| {
+        let last = |text: &str| text.split([' ', ',']).next_back()?.parse::<i64>().ok();
+        step("raise", &map, &text, &list, |now, wanted| {
+            let now = words(now).and_then(|now| last(&now));
+            now.is_some_and(|now| last(wanted).is_some_and(|wanted| now >= wanted))
+        })
+    });
     context.add_function("flatten", |list: Value| flatten(&list));
     context.add_function("round", |value: Value| {
         Ok::<_, ExecutionError>(Value::Int(number("round", &value)?.round() as i64))
@@ -219,6 +231,51 @@ fn join(list: Value, between: Arc<String>) -> Answer {
         Some(words) => Ok(words.join(&between).into()),
         None => Err(wrong("join", UNKNOWN)),
     }
+}
+
+/// A setting as the kernel shows it: its words with single spaces between them.
+fn words(value: &Value) -> Option<String> {
+    match value {
+        Value::List(list) => {
+            let words: Option<Vec<String>> = list.iter().map(show).collect();
+            Some(words?.join(" "))
+        }
+        value => show(value),
+    }
+}
+
+/// The settings of the list (`NAME=VALUE`) that are not as they should be, after a text: a list of one step, or an empty
+/// one. So no fix tells anybody to set what is set.
+fn step(
+    function: &str,
+    map: &Value,
+    text: &str,
+    list: &Value,
+    done: impl Fn(&Value, &str) -> bool,
+) -> Answer {
+    let mut left = Vec::new();
+    for setting in items(function, list)?.iter() {
+        let Value::String(setting) = setting else { return Err(wrong(function, "wants texts")) };
+        let Some((name, value)) = setting.split_once('=') else {
+            return Err(wrong(function, "wants NAME=VALUE"));
+        };
+        let now = match map {
+            Value::Map(map) => map.get(&Key::String(Arc::new(name.to_owned()))),
+            _ => None,
+        };
+        if now.is_some_and(|now| done(now, value)) {
+            continue;
+        }
+        left.push(match value.contains(' ') {
+            true => format!("{name}='{value}'"),
+            false => format!("{name}={value}"),
+        });
+    }
+    let steps = match left.is_empty() {
+        true => Vec::new(),
+        false => vec![Value::from(format!("{text}{}", left.join(" ")))],
+    };
+    Ok(Value::List(steps.into()))
 }
 
 fn in_network_value(address: Value, network: Value) -> Answer {

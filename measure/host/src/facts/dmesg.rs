@@ -80,8 +80,12 @@ fn device(text: &str) -> Option<String> {
             && !word.contains([':', '/', '='])
             && starts.iter().any(|start| word.starts_with(start))
     };
-    let address = words().find(|word| super::pcie::is_address(word));
-    words().find(named).filter(|word| *word != "mlx5_core").or(address).map(str::to_owned)
+    let address = words().find(|word| super::pcie::is_address(word)).map(str::to_owned);
+    // Intel's IOMMU leaves the first domain out: `Request device [3b:00.0]`.
+    let short =
+        || words().map(|word| format!("0000:{word}")).find(|word| super::pcie::is_address(word));
+    let named = words().find(named).filter(|word| *word != "mlx5_core").map(str::to_owned);
+    named.or(address).or_else(short)
 }
 
 #[cfg(test)]
@@ -98,6 +102,8 @@ $ dmesg
 | [  130.000000] nvme nvme3: I/O 513 QID 4 timeout, reset controller
 | [  131.000000] nvme nvme3: controller is down; will reset: CSTS=0xffffffff, PCI_STATUS=0xffff
 | [  140.000000] TCP: request_sock_TCP: Possible SYN flooding on port 3260. Sending cookies.
+| [  145.000000] DMAR: DRHD: handling fault status reg 2
+| [  145.100000] DMAR: [DMA Read NO_PASID] Request device [3b:00.0] fault addr 0xfe7e9000 [fault reason 0x06] PTE Read access is not set
 | [  150.000000] usb 1-1: new high-speed USB device
 ";
 
@@ -118,6 +124,8 @@ $ dmesg
                 ("nvme_timeout", Some("nvme3"), 2),
                 ("nvme_lost", Some("nvme3"), 1),
                 ("syn_flood", None, 1),
+                ("iommu_fault", None, 1),
+                ("iommu_fault", Some("0000:3b:00.0"), 1),
             ]
         );
         assert!(log.hits[2].text.starts_with("nvme nvme3: I/O 513"), "the last, without its time");

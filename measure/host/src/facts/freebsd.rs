@@ -284,6 +284,7 @@ fn sysctls(text: &str) -> BTreeMap<&str, &str> {
 const KEPT: &[&str] = &[
     "debug.witness.watch",
     "dev.hwpstate_",
+    "hw.intr_storm_threshold",
     "hw.model",
     "hw.ncpu",
     "hw.pagesize",

@@ -23,6 +23,8 @@ pub struct Memory {
     pub hugepages_bytes: Option<i64>,
     /// Transparent huge pages: `always`, `madvise`, `never`.
     pub transparent_hugepages: Option<String>,
+    /// When the kernel puts memory together for them: `always`, `defer`, `defer+madvise`, `madvise`, `never`.
+    pub transparent_hugepage_defrag: Option<String>,
     /// Memory modules, if the firmware's tables can be read.
     pub dimms: Vec<Dimm>,
     /// Places for modules, with and without one.
@@ -70,6 +72,9 @@ pub(super) fn read(source: &dyn Source) -> Memory {
         hugepages_bytes: bytes("Hugetlb"),
         transparent_hugepages: source
             .text("/sys/kernel/mm/transparent_hugepage/enabled")
+            .and_then(|text| chosen(&text)),
+        transparent_hugepage_defrag: source
+            .text("/sys/kernel/mm/transparent_hugepage/defrag")
             .and_then(|text| chosen(&text)),
         ..Memory::default()
     };

@@ -45,7 +45,7 @@ pub struct Pcie {
     /// `CmpltTO`, `BadTLP`, `RxErr`, that are not 0.
     pub errors: BTreeMap<String, i64>,
     /// What the narrowest link above its own carries in one direction, in bytes per second, where there is one that
-    /// carries less: a switch with several devices shares its uplink.
+    /// carries no more: a switch with several devices shares its uplink.
     pub uplink_bytes_per_second: Option<i64>,
     /// The port whose link that is.
     pub uplink: Option<String>,
@@ -160,7 +160,7 @@ fn uplink(source: &dyn Source, address: &str, link: &mut Pcie) {
         let width = read("current_link_width").and_then(|text| text.parse().ok());
         let carries = bytes_per_second(speed, width);
         let (Some(carries), Some(own)) = (carries, link.bytes_per_second) else { continue };
-        if carries < link.uplink_bytes_per_second.unwrap_or(own) {
+        if carries < link.uplink_bytes_per_second.unwrap_or(own + 1) {
             link.uplink_bytes_per_second = Some(carries);
             link.uplink = Some((*port).to_owned());
         }

@@ -7,6 +7,8 @@ use crate::source::Source;
 
 /// The settings that rules and checks speak of.
 const NAMES: &[&str] = &[
+    "dev.raid.speed_limit_max",
+    "dev.raid.speed_limit_min",
     "fs.aio-max-nr",
     "fs.aio-nr",
     "fs.file-max",
@@ -34,6 +36,7 @@ const NAMES: &[&str] = &[
     "net.ipv4.ip_forward",
     "net.ipv4.ip_local_port_range",
     "net.ipv4.ip_no_pmtu_disc",
+    "net.ipv4.neigh.default.gc_thresh3",
     "net.ipv4.tcp_abort_on_overflow",
     "net.ipv4.tcp_adv_win_scale",
     "net.ipv4.tcp_allowed_congestion_control",
@@ -65,6 +68,7 @@ const NAMES: &[&str] = &[
     "net.ipv4.tcp_wmem",
     "net.ipv4.udp_mem",
     "net.ipv6.conf.all.disable_ipv6",
+    "net.netfilter.nf_conntrack_max",
     "vm.dirty_background_bytes",
     "vm.dirty_background_ratio",
     "vm.dirty_bytes",
@@ -78,6 +82,7 @@ const NAMES: &[&str] = &[
     "vm.page-cluster",
     "vm.swappiness",
     "vm.vfs_cache_pressure",
+    "vm.watermark_scale_factor",
     "vm.zone_reclaim_mode",
 ];
 

@@ -225,6 +225,10 @@ fn lun(source: &dyn Source, number: i64, device: &str) -> Lun {
         }
         _ => (None, None),
     };
+    let mut settings = params(source, &at, ATTRIBUTES);
+    if let Some(handler) = &handler {
+        settings.insert("handler".to_owned(), Value::Text(handler.clone()));
+    }
     let write_through = flag("write_through");
     Lun {
         lun: number,
@@ -252,7 +256,7 @@ fn lun(source: &dyn Source, number: i64, device: &str) -> Lun {
             Some("vdisk_fileio") => flag("o_direct").map(|direct| !direct),
             _ => None,
         },
-        settings: params(source, &at, ATTRIBUTES),
+        settings,
     }
 }
 
