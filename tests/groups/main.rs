@@ -543,8 +543,11 @@ fn an_entry_of_an_hour_is_no_fence() {
     let (one, epoch) = world.owner(1);
     let mut two = world.standby(2);
     let address = world.record().owner.expect("an owner").client.address;
+    // It must not be quicker than the administrator.
+    two.signal(Signal::STOP);
     one.signal(Signal::KILL);
     world.cluster.run("ceph", &["osd", "blocklist", "add", &address, "3600"]);
+    two.signal(Signal::CONT);
     two.order("take");
     let (_, notice) = two.until(PATIENCE, |line| line.starts_with("notice "));
     assert!(notice.contains(&format!("ceph osd blocklist rm {address}")), "{notice}");
