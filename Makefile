@@ -18,7 +18,7 @@ export RUST_LIB_BACKTRACE = 0
 BUILD = $(CARGO) test --locked --workspace --no-run
 BUILT = LUNET_BIN=$(CURDIR)/target/debug/lunet LUNET_LAB_PROGRAMS=$(CURDIR)/target/debug
 
-.PHONY: help run install packages test-packages site web test test-quick test-host host-tests lab-tests checked lab lab-guest lab-zfs test-lab test-ha test-proxmox interoperability test-kills bench bench-lab bench-transports conformance conformance-nvme sim fuzz fuzz-long lint clean prepare
+.PHONY: help run install packages test-packages site web test test-quick test-host host-tests lab-tests checked lab lab-guest lab-zfs test-lab test-ha test-ceph test-proxmox interoperability test-kills bench bench-lab bench-transports conformance conformance-nvme sim fuzz fuzz-long lint clean prepare
 
 help: ## show this list
 	@echo "make <target>:"
@@ -92,6 +92,10 @@ test-lab: prepare ## run the lab's suites in the guest (root): all, or SUITE=mul
 test-ha: ## move, kill, freeze and fence lunet in a cluster of two nodes with Pacemaker, under load (root; 3 minutes)
 	$(CARGO) build --locked -p lunet
 	LUNET_BIN=$(CURDIR)/target/debug/lunet lab/ha/run
+
+test-ceph: prepare ## images and failover groups on a real cluster of three OSDs, with the long tests; needs Ceph's packages (4 minutes)
+	$(CARGO) build --locked -p lunet
+	LUNET_BIN=$(CURDIR)/target/debug/lunet LUNET_E2E_LONG=1 $(CARGO) test --locked -p lunet-e2e --test ceph --test groups
 
 test-proxmox: prepare ## run the plugin for Proxmox VE in the lab's guest, with real open-iscsi, dm-multipath and NVMe/TCP (root, Debian 12)
 	$(CARGO) build --locked -p lunet
