@@ -51,6 +51,9 @@ pub enum GroupError {
         /// The other target.
         target: String,
     },
+    /// A record of the group says what cannot be.
+    #[error("the record of the group has reservations of volume {0} that contradict themselves")]
+    Contradiction(String),
 }
 
 /// The way to a group, for a thread that is no shard. Methods with `done` return at once; `done` is called, once, when

@@ -8,7 +8,7 @@ use lunet_scsi::reserve::{FAMILY, NexusId, Outcome, Port, Request};
 use lunet_scsi::{Action, ParameterKind, Parameters, Reply, Sanitation, SenseFormat, Unit, status};
 use lunet_volume::VolumeId;
 
-use super::{GroupHandle, Order, Part, volumes_of};
+use super::{GroupError, GroupHandle, Order, Part, volumes_of};
 use crate::keeper::aborts;
 use crate::message::{Message, Preempted};
 use crate::world::ScsiVolume;
@@ -242,8 +242,8 @@ impl GroupHandle {
     /// stay as they are. Mode pages are not taken up.
     ///
     /// # Errors
-    /// The reservations of a volume of this name contradict themselves; those of volumes before it were taken up.
-    pub fn load(&self, record: &Record) -> Result<(), String> {
+    /// [`GroupError::Contradiction`]: reservations of volumes before that one were taken up.
+    pub fn load(&self, record: &Record) -> Result<(), GroupError> {
         let world = self.handle.world();
         for slot in volumes_of(&world, &self.targets) {
             let Some(volume) = world.volume(slot) else { continue };
@@ -251,11 +251,12 @@ impl GroupHandle {
             let Some(kept) = record.contents.volumes.iter().find(|it| it.naa == naa) else {
                 continue;
             };
-            let saved = kept.reserved.saved(&[FAMILY]).map_err(|_| volume.name.clone())?;
+            let wrong = || GroupError::Contradiction(volume.name.clone());
+            let saved = kept.reserved.saved(&[FAMILY]).map_err(|_| wrong())?;
             let taken = |state: &mut Reservations| {
                 (state.take_up(saved, kept.reserved.generation), Vec::new())
             };
-            volume.reservations.change(taken).0.map_err(|_| volume.name.clone())?;
+            volume.reservations.change(taken).0.map_err(|_| wrong())?;
             volume.face.unit.state.end_sanitize(match kept.sanitize {
                 Sanitize::None => Sanitation::None,
                 Sanitize::Sanitizing => Sanitation::Failed { restricted: true },
