@@ -353,16 +353,16 @@ fn a_target_that_names_nobody_is_for_this_machine_alone() -> Result<()> {
             ensure!(worked == seen, "{address}, {open}: {said}");
         }
         let why = "the target says nothing of who may use it, so it is for this machine alone";
-        if !open {
-            // The log has a writer of its own.
-            let refused = |log: &str| log.contains(why).then_some(());
-            server.process().stderr.find(Instant::now() + SHORT, refused);
-        }
-        let log = server.process().stderr.text();
         let warning =
             if open { "is open: whoever can reach" } else { "is closed to other machines" };
         let told = format!("{ELSEWHERE}:{port}");
-        let warned = log.lines().any(|line| line.contains(warning) && line.contains(&told));
+        let warns =
+            |log: &str| log.lines().any(|line| line.contains(warning) && line.contains(&told));
+        // The log has a writer of its own.
+        let whole = |log: &str| (warns(log) && (open || log.contains(why))).then_some(());
+        server.process().stderr.find(Instant::now() + SHORT, whole);
+        let log = server.process().stderr.text();
+        let warned = warns(&log);
         ensure!(warned, "{open}: {log}");
         ensure!(log.contains(why) != open, "{open}: {log}");
         let shown = if open { "open to everybody" } else { "for this machine alone" };

@@ -134,6 +134,9 @@ fn nobody_takes_the_report(first: &[u8], answer: Option<[u8; 3]>) -> Result<()> 
     ensure!(faults(&server, &["stats"])? == ["write-back-failed"]);
     let list = server.tell(&["volume", "list"])?;
     ensure!(list.contains("lunet volume reopen a"), "{list}");
+    // The log has a writer of its own.
+    let said = |log: &str| log.contains("write-back failed").then_some(());
+    server.process().stderr.find(Instant::now() + LIMIT, said);
     let log = server.process().stderr.text();
     ensure!(log.matches("write-back failed").count() == 1, "{log}");
     drop((writer, other));
