@@ -141,6 +141,7 @@ one_path_cut() {
 
 # long
 test_tcp_carries_on_when_the_iser_path_is_cut() { one_path_cut rdma; }
+# long
 test_iser_carries_on_when_the_tcp_path_is_cut() { one_path_cut tcp; }
 
 # --- initiators ---------------------------------------------------------------------------------------------------------------
