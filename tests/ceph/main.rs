@@ -1,21 +1,19 @@
 //! Volumes that are images of Ceph, on a real cluster of three OSDs, which is made for this test and ends with it.
 
 use std::fs;
-use std::io::{BufRead, BufReader, Read};
-use std::path::{Path, PathBuf};
-use std::process::{Child, Command, Stdio};
-use std::sync::OnceLock;
+use std::path::Path;
+use std::process::Command;
 use std::thread::sleep;
-use std::time::{Duration, Instant, SystemTime};
+use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, ensure};
+use lunet_e2e::ceph::{Cluster, cluster};
 use lunet_e2e::data::scratch;
-use lunet_e2e::process::{output, run};
+use lunet_e2e::process::run;
 use lunet_e2e::server::{Serve, Server};
-use lunet_e2e::sources::root;
 use lunet_e2e::wire::scsi::{capacity, read16, sense_code, unmap, unmap_list, write16};
 use lunet_e2e::wire::{Login, Session};
-use serde_json::{Deserializer, Value};
+use serde_json::Value;
 
 const TARGET: &str = "iqn.2026-11.local.lunet:ceph";
 const BLOCK: usize = 512;
@@ -24,100 +22,9 @@ const GOOD: u8 = 0;
 /// For one command of Ceph's on a loaded machine.
 const PATIENCE: Duration = Duration::from_secs(60);
 
-/// Programs that a cluster needs, and the packages of Debian that have them.
-const PROGRAMS: [(&str, &str); 4] = [
-    ("ceph-mon", "ceph-mon"),
-    ("ceph-mgr", "ceph-mgr"),
-    ("ceph-osd", "ceph-osd"),
-    ("rbd", "ceph-common"),
-];
-
-/// A running cluster. Its supervisor ends it when this process does, by the end of the pipe.
-struct Cluster {
-    directory: PathBuf,
-    _supervisor: Child,
-}
-
-/// The cluster of this process; `None` if Ceph is not installed, which is said.
-fn cluster() -> Option<&'static Cluster> {
-    static CLUSTER: OnceLock<Option<Cluster>> = OnceLock::new();
-    CLUSTER
-        .get_or_init(|| {
-            let is_there = |program: &str| {
-                std::env::split_paths(&std::env::var_os("PATH").unwrap_or_default())
-                    .any(|folder| folder.join(program).is_file())
-            };
-            let missing: Vec<&str> = PROGRAMS
-                .iter()
-                .filter(|(program, _)| !is_there(program))
-                .map(|(_, package)| *package)
-                .collect();
-            if !missing.is_empty() {
-                eprintln!(
-                    "skipped: there is no Ceph here; install the packages {}",
-                    missing.join(", ")
-                );
-                return None;
-            }
-            Some(Cluster::start().expect("the cluster starts"))
-        })
-        .as_ref()
-}
-
-impl Cluster {
-    fn start() -> Result<Self> {
-        // The supervisor removes it.
-        let directory = scratch("lunet-ceph-")?.keep();
-        let me = std::process::id();
-        let address = format!("127.{}.{}.{}", 64 + me / 65536 % 64, me / 256 % 256, me % 254 + 1);
-        let mut supervisor = Command::new(script())
-            .arg(&directory)
-            .args(["run", &address])
-            .stdin(Stdio::piped())
-            .stdout(Stdio::piped())
-            .spawn()?;
-        let mut said = String::new();
-        let out = supervisor.stdout.take().context("no output")?;
-        BufReader::new(out).read_line(&mut said)?;
-        ensure!(said == "ready\n", "the cluster does not get ready: see above");
-        Ok(Self { directory, _supervisor: supervisor })
-    }
-
-    fn conf(&self) -> PathBuf {
-        self.directory.join("ceph.conf")
-    }
-
-    fn script(&self, words: &[&str]) -> Result<String> {
-        output(Command::new(script()).arg(&self.directory).args(words), PATIENCE)
-    }
-
-    fn rbd(&self, words: &[&str]) -> Result<String> {
-        output(Command::new("rbd").arg("--conf").arg(self.conf()).args(words), PATIENCE)
-    }
-
-    /// Makes an image of so many MiB.
-    fn image(&self, name: &str, mib: u64) -> Result<()> {
-        self.rbd(&["create", name, "--size", &format!("{mib}M")]).map(drop)
-    }
-
-    /// What the cluster has of an image, read by Ceph's own client past the lock.
-    fn content(&self, name: &str) -> Result<Vec<u8>> {
-        let mut child = Command::new("rbd")
-            .arg("--conf")
-            .arg(self.conf())
-            .args(["export", "--no-progress", name, "-"])
-            .stdout(Stdio::piped())
-            .spawn()?;
-        let mut bytes = Vec::new();
-        child.stdout.take().context("no output")?.read_to_end(&mut bytes)?;
-        ensure!(child.wait()?.success(), "rbd export of {name} failed");
-        Ok(bytes)
-    }
-
-    /// A server with one image as LUN 0, that keeps what it has to know in `data`.
-    fn serve(&self, image: &str, data: &Path) -> Serve {
-        Serve::config(config(image, &self.conf(), "")).data(data)
-    }
+/// A server with one image as LUN 0, that keeps what it has to know in `data`.
+fn serve(ceph: &Cluster, image: &str, data: &Path) -> Serve {
+    Serve::config(config(image, &ceph.conf(), "")).data(data)
 }
 
 /// A configuration with one image as LUN 0, and more keys for its volume.
@@ -127,10 +34,6 @@ fn config(image: &str, conf: &Path, more: &str) -> String {
          ceph-conf = '{}'\n{more}\n[[target]]\nname = '{TARGET}'\nluns = ['a']\n",
         conf.display()
     )
-}
-
-fn script() -> PathBuf {
-    root().join("tests/ceph/cluster")
 }
 
 fn log_in(server: &Server) -> Result<Session> {
@@ -166,7 +69,7 @@ fn what_a_client_writes_is_in_the_image_and_comes_back() -> Result<()> {
     let Some(ceph) = cluster() else { return Ok(()) };
     ceph.image("data", 64)?;
     let data = scratch("lunet-rbd-")?;
-    let server = ceph.serve("data", data.path()).start()?;
+    let server = serve(ceph, "data", data.path()).start()?;
     let mut session = log_in(&server)?;
     let found = capacity(&mut session, 0)?;
     assert_eq!((found.blocks, found.block_size as usize), (64 << 11, BLOCK));
@@ -228,29 +131,27 @@ fn an_image_belongs_to_one_server_and_to_the_same_one_after_its_death() -> Resul
     let Some(ceph) = cluster() else { return Ok(()) };
     ceph.image("lock", 16)?;
     let (data, other) = (scratch("lunet-rbd-")?, scratch("lunet-rbd-")?);
-    let server = ceph.serve("lock", data.path()).start()?;
+    let server = serve(ceph, "lock", data.path()).start()?;
     let bytes = pattern(1, 8 * BLOCK);
     log_in(&server)?.write(0, 100, &bytes, BLOCK)?;
     // A second server serves everything but this image, and says who has it.
-    let second = ceph.serve("lock", other.path()).quiet().start()?;
+    let second = serve(ceph, "lock", other.path()).quiet().start()?;
     let fault = fault(&second)?;
-    let holder = ceph.rbd(&["lock", "ls", "lock", "--format", "json"])?;
-    let holder: Value = serde_json::from_str(&holder)?;
-    let address = holder[0]["address"].as_str().context("the lock has an owner")?;
+    let [address, ..] = ceph.holder("lock")?;
     assert!(
-        fault.contains("is in use by the client") && fault.contains(address),
+        fault.contains("is in use by the client") && fault.contains(&address),
         "{fault} {address}"
     );
     second.stop()?;
     // A server that ends lets go of the lock.
     server.stop()?;
     assert_eq!(ceph.rbd(&["lock", "ls", "lock", "--format", "json"])?.trim(), "[]");
-    let server = ceph.serve("lock", data.path()).start()?;
+    let server = serve(ceph, "lock", data.path()).start()?;
     assert!(log_in(&server)?.read(0, 100, 8, BLOCK)? == bytes);
     // One that is killed cannot, and its own next one takes it over without waiting for Ceph's 30 s.
     server.kill()?;
     let begun = Instant::now();
-    let server = ceph.serve("lock", data.path()).start()?;
+    let server = serve(ceph, "lock", data.path()).start()?;
     let mut session = log_in(&server)?;
     assert!(session.read(0, 100, 8, BLOCK)? == bytes);
     session.write(0, 200, &bytes, BLOCK)?;
@@ -259,51 +160,19 @@ fn an_image_belongs_to_one_server_and_to_the_same_one_after_its_death() -> Resul
     Ok(())
 }
 
-impl Cluster {
-    fn ceph(&self, words: &[&str]) -> Result<String> {
-        output(Command::new("ceph").arg("--conf").arg(self.conf()).args(words), PATIENCE)
-    }
-
-    /// The address of the client that has an image's lock, with the lock's id and the client's name.
-    fn holder(&self, image: &str) -> Result<[String; 3]> {
-        let locks = self.rbd(&["lock", "ls", image, "--format", "json"])?;
-        let locks: Value = serde_json::from_str(&locks)?;
-        let word = |key: &str| locks[0][key].as_str().map(str::to_owned);
-        let (address, id, name) = (word("address"), word("id"), word("locker"));
-        let missing = "the lock has an owner";
-        Ok([address.context(missing)?, id.context(missing)?, name.context(missing)?])
-    }
-
-    /// For how many years a client is on the blocklist; `None` if it is not.
-    fn years_listed(&self, address: &str) -> Result<Option<u64>> {
-        let text = self.ceph(&["osd", "blocklist", "ls", "--format", "json"])?;
-        // A list of ranges follows it.
-        let mut lists = Deserializer::from_str(&text).into_iter::<Value>();
-        let list = lists.next().context("no list")??;
-        let entries = list.as_array().context("a list")?;
-        let Some(entry) = entries.iter().find(|entry| entry["addr"] == address) else {
-            return Ok(None);
-        };
-        let until = entry["until"].as_str().context("an end")?;
-        let date = output(Command::new("date").args(["+%s", "--date", until]), PATIENCE)?;
-        let now = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH)?.as_secs();
-        Ok(Some(date.trim().parse::<u64>()?.saturating_sub(now) / (365 * 86_400)))
-    }
-
-    /// A configuration for a user of the pool alone, which may add to the blocklist and not remove from it.
-    fn limited(&self, image: &str, user: &str) -> Result<String> {
-        self.script(&["user", user])?;
-        let keyring = self.directory.join(format!("keyring.client.{user}"));
-        let more = format!("ceph-user = '{user}'\nceph-keyring = '{}'", keyring.display());
-        Ok(config(image, &self.conf(), &more))
-    }
+/// A configuration for a user of the pool alone, which may add to the blocklist and not remove from it.
+fn limited(ceph: &Cluster, image: &str, user: &str) -> Result<String> {
+    ceph.script(&["user", user])?;
+    let keyring = ceph.directory().join(format!("keyring.client.{user}"));
+    let more = format!("ceph-user = '{user}'\nceph-keyring = '{}'", keyring.display());
+    Ok(config(image, &ceph.conf(), &more))
 }
 
 #[test]
 fn a_blocklist_entry_of_an_hour_is_no_fence() -> Result<()> {
     let Some(ceph) = cluster() else { return Ok(()) };
     ceph.image("hour", 16)?;
-    let text = ceph.limited("hour", "hour")?;
+    let text = limited(ceph, "hour", "hour")?;
     let data = scratch("lunet-rbd-")?;
     let serve = || Serve::config(text.clone()).data(data.path());
     let server = serve().start()?;
@@ -335,7 +204,7 @@ fn a_blocklist_entry_of_an_hour_is_no_fence() -> Result<()> {
 fn an_image_whose_lock_was_broken_is_adopted_behind_a_fence() -> Result<()> {
     let Some(ceph) = cluster() else { return Ok(()) };
     ceph.image("broken", 16)?;
-    let text = ceph.limited("broken", "broken")?;
+    let text = limited(ceph, "broken", "broken")?;
     let data = scratch("lunet-rbd-")?;
     let server = Serve::config(text).data(data.path()).quiet().start()?;
     let bytes = pattern(7, 8 * BLOCK);
@@ -365,7 +234,7 @@ fn an_osd_that_stands_still_costs_time_and_nothing_else() -> Result<()> {
     let Some(ceph) = cluster() else { return Ok(()) };
     ceph.image("frozen", 64)?;
     let data = scratch("lunet-rbd-")?;
-    let server = ceph.serve("frozen", data.path()).start()?;
+    let server = serve(ceph, "frozen", data.path()).start()?;
     let mut session = log_in(&server)?;
     ceph.script(&["stop-osd", "1"])?;
     let goes_on = std::thread::spawn(move || {
@@ -419,7 +288,7 @@ fn an_image_that_grows_is_seen_whoever_has_resized_it() -> Result<()> {
     let Some(ceph) = cluster() else { return Ok(()) };
     ceph.image("grows", 16)?;
     let data = scratch("lunet-rbd-")?;
-    let server = ceph.serve("grows", data.path()).start()?;
+    let server = serve(ceph, "grows", data.path()).start()?;
     server.tell(&["volume", "resize", "a", "24MiB"])?;
     let mut session = log_in(&server)?;
     assert_eq!(capacity(&mut session, 0)?.blocks, 24 << 11);
@@ -510,7 +379,7 @@ fn a_user_of_the_pool_alone_is_enough_for_a_server_without_root() -> Result<()> 
     let data = scratch("lunet-rbd-")?;
     // For the other user: what it reads, and where it writes.
     let keyring = data.path().join("keyring");
-    fs::copy(ceph.directory.join("keyring.client.gateway"), &keyring)?;
+    fs::copy(ceph.directory().join("keyring.client.gateway"), &keyring)?;
     let conf = data.path().join("ceph.conf");
     fs::copy(ceph.conf(), &conf)?;
     let more = format!("ceph-user = 'gateway'\nceph-keyring = '{}'", keyring.display());

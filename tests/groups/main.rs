@@ -4,21 +4,18 @@
 //! `cargo test -p lunet-e2e --test groups -- --nocapture` prints how long changes of the owner took.
 
 use std::collections::{BTreeMap, HashMap};
-use std::io::{BufRead, BufReader, Read, Write};
-use std::path::PathBuf;
+use std::io::{BufRead, BufReader, Write};
 use std::process::{Child, ChildStdin, Command, Stdio};
+use std::sync::RwLock;
 use std::sync::mpsc::{Receiver, channel};
-use std::sync::{OnceLock, RwLock};
 use std::thread;
-use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+use std::time::{Duration, Instant};
 
-use lunet_e2e::data::scratch;
-use lunet_e2e::sources::root;
+use lunet_e2e::ceph::{Cluster, cluster};
 use lunet_gateway::{Contents, Epoch, GatewayId, Port, Record, Reserved, Sanitize, Volume};
 use lunet_group::{Error, create, read, remove};
 use lunet_rbd::{Image, ImageName, Place};
 use rustix::process::{Pid, Signal, kill_process};
-use serde_json::{Deserializer, Value};
 
 const BLOCKS: usize = 32;
 const BLOCK: usize = 4096;
@@ -27,92 +24,6 @@ const APART: usize = 512 << 10;
 const PATIENCE: Duration = Duration::from_secs(60);
 /// Held by whoever freezes the monitor, which stops all groups.
 static MONITOR: RwLock<()> = RwLock::new(());
-
-struct Cluster {
-    directory: PathBuf,
-    _supervisor: Child,
-}
-
-/// The cluster of this process; `None` if Ceph is not installed, which is said.
-fn cluster() -> Option<&'static Cluster> {
-    static CLUSTER: OnceLock<Option<Cluster>> = OnceLock::new();
-    CLUSTER
-        .get_or_init(|| {
-            let path = std::env::var_os("PATH").unwrap_or_default();
-            let is_there =
-                |program: &str| std::env::split_paths(&path).any(|dir| dir.join(program).is_file());
-            let programs = [
-                ("ceph-mon", "ceph-mon"),
-                ("ceph-mgr", "ceph-mgr"),
-                ("ceph-osd", "ceph-osd"),
-                ("rbd", "ceph-common"),
-            ];
-            let missing: Vec<&str> = programs
-                .iter()
-                .filter(|(program, _)| !is_there(program))
-                .map(|(_, package)| *package)
-                .collect();
-            if !missing.is_empty() {
-                let packages = missing.join(", ");
-                eprintln!("skipped: there is no Ceph here; install the packages {packages}");
-                return None;
-            }
-            Some(Cluster::start())
-        })
-        .as_ref()
-}
-
-impl Cluster {
-    fn start() -> Self {
-        // The supervisor removes it.
-        let directory = scratch("lunet-group-").expect("a temporary folder").keep();
-        let me = std::process::id();
-        let address = format!("127.{}.{}.{}", 32 + me / 65536 % 32, me / 256 % 256, me % 254 + 1);
-        let mut supervisor = Command::new(script())
-            .arg(&directory)
-            .args(["run", &address])
-            .stdin(Stdio::piped())
-            .stdout(Stdio::piped())
-            .spawn()
-            .expect("tests/ceph/cluster runs");
-        let mut said = String::new();
-        let out = supervisor.stdout.take().expect("its output");
-        BufReader::new(out).read_line(&mut said).expect("its output");
-        assert_eq!(said, "ready\n", "the cluster does not get ready: see above");
-        let cluster = Self { directory, _supervisor: supervisor };
-        // Of the pool alone, as gateways have it.
-        cluster.script(&["user", "gateway"]);
-        cluster
-    }
-
-    fn conf(&self) -> PathBuf {
-        self.directory.join("ceph.conf")
-    }
-
-    fn script(&self, words: &[&str]) {
-        let status = Command::new(script()).arg(&self.directory).args(words).status();
-        assert!(status.expect("the script runs").success(), "{words:?}");
-    }
-
-    fn run(&self, program: &str, words: &[&str]) -> Vec<u8> {
-        let mut child = Command::new(program)
-            .arg("--conf")
-            .arg(self.conf())
-            .args(words)
-            .stdout(Stdio::piped())
-            .stderr(Stdio::null())
-            .spawn()
-            .expect("a program of Ceph");
-        let mut bytes = Vec::new();
-        child.stdout.take().expect("its output").read_to_end(&mut bytes).expect("its output");
-        assert!(child.wait().expect("it ends").success(), "{program} {words:?}");
-        bytes
-    }
-}
-
-fn script() -> PathBuf {
-    root().join("tests/ceph/cluster")
-}
 
 /// A group of one image with three gateways.
 struct World {
@@ -134,7 +45,9 @@ impl World {
 
     fn new(name: &str) -> Option<Self> {
         let cluster = cluster()?;
-        cluster.run("rbd", &["create", name, "--size", "16M"]);
+        // Of the pool alone, as gateways have it.
+        cluster.script(&["user", "gateway"]).expect("a user");
+        cluster.image(name, 16).expect("a new image");
         let group = ImageName::parse(&format!("rbd://rbd/{name}")).expect("a name");
         let user = Some("gateway".to_owned());
         let place = Place { conf: Some(cluster.conf()), user, ..Place::new(group) };
@@ -153,6 +66,11 @@ impl World {
         let record = Record::new("iqn.2026-11.local.lunet:group", ports, contents);
         create(&place, &record).expect("a new group");
         Some(Self { cluster, place, acknowledged: HashMap::new() })
+    }
+
+    /// Runs `ceph` as the administrator.
+    fn ceph(&self, words: &[&str]) {
+        self.cluster.ceph(words).expect("the cluster answers");
     }
 
     /// Starts a gateway, which kills itself at a step.
@@ -228,7 +146,7 @@ impl World {
     /// What is in the image: of each block the epoch and the number of its write.
     fn stamps(&self) -> BTreeMap<usize, (u64, u64)> {
         let name = self.place.name.plain();
-        let bytes = self.cluster.run("rbd", &["export", "--no-progress", &name, "-"]);
+        let bytes = self.cluster.content(&name).expect("the image");
         let stamp = |block: usize| {
             let content = &bytes[block * APART..][..BLOCK];
             let mut parts = content.chunks_exact(16);
@@ -354,18 +272,10 @@ fn refused_until_unlisted(world: &World, place: &Place) -> Image {
             && error.contains(&format!("ceph osd blocklist rm {address}")),
         "{error}"
     );
-    world.cluster.run("ceph", &["osd", "blocklist", "rm", &address]);
+    world.ceph(&["osd", "blocklist", "rm", &address]);
     let image = Image::open(place).expect("an image without an owner that could come back");
-    let list = world.cluster.run("ceph", &["osd", "blocklist", "ls", "--format", "json"]);
-    // A list of ranges follows it.
-    let mut lists = Deserializer::from_slice(&list).into_iter::<Value>();
-    let first = lists.next().and_then(Result::ok).expect("a list");
-    let entry = first.as_array().expect("a list").iter().find(|entry| entry["addr"] == *address);
-    let until = entry.and_then(|entry| entry["until"].as_str()).expect("its entry");
-    let now = SystemTime::now().duration_since(UNIX_EPOCH).expect("a date");
-    let this_year = 1970 + now.as_secs() / 31_557_600;
-    let year: u64 = until[..4].parse().expect("a year");
-    assert!(year >= this_year + 9, "the entry ends {until}");
+    let years = world.cluster.years_listed(&address).expect("a list");
+    assert!(years.is_some_and(|years| years >= 9), "the entry lasts {years:?} years");
     image
 }
 
@@ -376,15 +286,13 @@ fn an_image_is_not_taken_from_a_client_that_may_come_back() {
     // It stands still, as far as the others know.
     let old = Image::open(&world.place).expect("a free image");
     let address = old.owner().expect("it has the lock").to_owned();
-    world.cluster.run("ceph", &["osd", "blocklist", "add", &address, "3600"]);
+    world.ceph(&["osd", "blocklist", "add", &address, "3600"]);
     let place = Place { before: Some(address), ..world.place.clone() };
     let image = refused_until_unlisted(&world, &place);
     // A tool of Ceph breaks the lock, which shuts the client out for an hour, and leaves the image free.
-    let locks = world.cluster.run("rbd", &["lock", "ls", "image", "--format", "json"]);
-    let locks: Value = serde_json::from_slice(&locks).expect("a list");
-    let word = |key: &str| locks[0][key].as_str().expect("a lock").to_owned();
-    assert_eq!(image.owner(), Some(&*word("address")));
-    world.cluster.run("rbd", &["lock", "rm", "image", &word("id"), &word("locker")]);
+    let [address, id, locker] = world.cluster.holder("image").expect("a lock");
+    assert_eq!(image.owner(), Some(&*address));
+    world.cluster.rbd(&["lock", "rm", "image", &id, &locker]).expect("it is there");
     image.give_up(108);
     // As `lunet volume adopt` does, while the former client is open.
     let anew = image.gone(&world.place);
@@ -550,13 +458,13 @@ fn an_entry_of_an_hour_is_no_fence() {
     // It must not be quicker than the administrator.
     two.signal(Signal::STOP);
     one.signal(Signal::KILL);
-    world.cluster.run("ceph", &["osd", "blocklist", "add", &address, "3600"]);
+    world.ceph(&["osd", "blocklist", "add", &address, "3600"]);
     two.signal(Signal::CONT);
     two.order("take");
     let (_, notice) = two.until(PATIENCE, |line| line.starts_with("notice "));
     assert!(notice.contains(&format!("ceph osd blocklist rm {address}")), "{notice}");
     assert_eq!(world.record().epoch, Epoch(epoch));
-    world.cluster.run("ceph", &["osd", "blocklist", "rm", &address]);
+    world.ceph(&["osd", "blocklist", "rm", &address]);
     two.order("take");
     let (_, next) = two.opens(PATIENCE);
     two.writes_all(next);
@@ -569,11 +477,11 @@ fn without_the_monitors_nobody_takes_over() {
     let Some(world) = World::long("monitor") else { return };
     let (one, epoch) = world.owner(1);
     let mut two = world.standby(2);
-    world.cluster.script(&["stop-mon"]);
+    world.cluster.script(&["stop-mon"]).expect("the monitor");
     one.signal(Signal::KILL);
     two.until(PATIENCE, |line| line == "step Blocklist");
     let opened = two.within(Duration::from_secs(6), |line| line.starts_with("open "));
-    world.cluster.script(&["cont-mon"]);
+    world.cluster.script(&["cont-mon"]).expect("the monitor");
     assert_eq!(opened, None, "it has taken over without a quorum");
     let continued = Instant::now();
     let (opened, next) = two.opens(PATIENCE);

@@ -12,6 +12,7 @@ use std::hash::{BuildHasher, Hasher};
 
 use lunet_block::Random;
 
+pub mod ceph;
 pub mod clients;
 pub mod conformance;
 pub mod data;
