@@ -25,6 +25,9 @@ pub(crate) struct Session {
     object: Object,
 }
 
+// Images without a group and those of one are fenced by the same rule.
+const _: () = assert!(lunet_rbd::LONG_ENOUGH.as_secs() == lunet_gateway::LONG_ENOUGH.as_secs());
+
 fn failed<T>(result: std::result::Result<T, i32>) -> Result<T> {
     result.map_err(Failure::from_errno)
 }

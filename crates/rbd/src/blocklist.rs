@@ -10,7 +10,7 @@ use serde_json::{Deserializer, Value, json};
 pub(crate) const SHUT_OUT: u32 = 315_360_000;
 
 /// What an entry has to last at least to be trusted: nine years.
-pub(crate) const LONG_ENOUGH: Duration = Duration::from_secs(9 * 31_536_000);
+pub const LONG_ENOUGH: Duration = Duration::from_secs(9 * 31_536_000);
 
 /// The command that reads the list.
 pub(crate) const LIST: &str = r#"{"prefix": "osd blocklist ls", "format": "json"}"#;

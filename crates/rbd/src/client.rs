@@ -7,7 +7,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use crate::blocklist::{self, LONG_ENOUGH, SHUT_OUT};
-use crate::error::errno;
+use crate::error::{checked, errno};
 use crate::ffi::{IoCtx, Rados};
 use crate::options::{self, check, forbidden};
 use crate::place::c_string;
@@ -169,7 +169,7 @@ impl Client {
             out: self.take(out, out_len),
             status: String::from_utf8_lossy(&self.take(status, status_len)).into_owned(),
         };
-        if done < 0 { Err(done.saturating_neg()) } else { Ok(told) }
+        checked(done).map(|()| told)
     }
 
     /// Takes what librados has made for the caller.
@@ -207,10 +207,7 @@ impl Client {
     /// The error number of librados.
     pub fn wait_for_map(&self) -> Result<(), i32> {
         // SAFETY: the client is connected.
-        match unsafe { (self.library.rados.rados_wait_for_latest_osdmap)(self.rados) } {
-            code if code < 0 => Err(code.saturating_neg()),
-            _ => Ok(()),
-        }
+        checked(unsafe { (self.library.rados.rados_wait_for_latest_osdmap)(self.rados) })
     }
 
     /// Shuts a client out of the cluster for good, and waits until this one knows that.

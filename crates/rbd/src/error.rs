@@ -163,6 +163,11 @@ fn until(ends: Option<&str>) -> String {
     ends.map_or_else(|| "no more".to_owned(), |ends| format!("until {ends} only"))
 }
 
+/// The error number of a call that returns a negative one.
+pub(crate) fn checked(returned: i32) -> Result<(), i32> {
+    if returned < 0 { Err(returned.saturating_neg()) } else { Ok(()) }
+}
+
 /// What the system calls a negative error number that a library returned.
 pub(crate) fn errno(returned: i32) -> io::Error {
     io::Error::from_raw_os_error(returned.saturating_abs())

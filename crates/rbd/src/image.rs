@@ -9,6 +9,7 @@ use std::sync::{Arc, OnceLock};
 use crate::blocklist::plain;
 use crate::client::{Client, Pool, done, text_at, text_of};
 use crate::closing::Counted;
+use crate::error::checked;
 use crate::ffi::{self, ConfigOption, ImageInfo, ImagePtr};
 use crate::options::{check, forbidden_of_image};
 use crate::place::c_string;
@@ -198,10 +199,7 @@ impl Image {
     /// The negative error number of librbd.
     pub fn flush(&self) -> Result<(), i32> {
         // SAFETY: the image is open.
-        match unsafe { (self.rbd().rbd_flush)(self.handle) } {
-            code if code < 0 => Err(-code),
-            _ => Ok(()),
-        }
+        checked(unsafe { (self.rbd().rbd_flush)(self.handle) })
     }
 
     /// The parts of a range that have data, in order, as far as whole objects tell. Blocks.
@@ -370,7 +368,7 @@ impl Image {
     /// The error number: EROFS or EBUSY if another client has it.
     pub fn acquire(&self) -> Result<(), i32> {
         // SAFETY: the image is open.
-        positive(unsafe { (self.rbd().rbd_lock_acquire)(self.handle, ffi::LOCK_EXCLUSIVE) })?;
+        checked(unsafe { (self.rbd().rbd_lock_acquire)(self.handle, ffi::LOCK_EXCLUSIVE) })?;
         if self.owner.get().is_none() {
             let owner = self.owners().map_err(|_| libc::EIO)?.into_iter().next();
             // Two threads that do this find the same.
@@ -387,7 +385,7 @@ impl Image {
     pub fn release(&self) -> Result<(), i32> {
         self.locked.store(false, Ordering::Release);
         // SAFETY: the image is open.
-        positive(unsafe { (self.rbd().rbd_lock_release)(self.handle) })
+        checked(unsafe { (self.rbd().rbd_lock_release)(self.handle) })
     }
 
     /// Breaks the exclusive lock if the client with that address has it, and nobody else's. That client has to be
@@ -404,7 +402,7 @@ impl Image {
         match broken {
             // Nobody has it, or another one.
             code if code == -libc::ENOENT || code == -libc::EBUSY => Ok(()),
-            code => positive(code),
+            code => checked(code),
         }
     }
 
@@ -451,7 +449,7 @@ impl Image {
     pub fn refresh(&self) -> Result<(), i32> {
         let mut size = 0;
         // SAFETY: the image is open; writes the number. It reads a header that is known to have changed.
-        positive(unsafe { (self.rbd().rbd_get_size)(self.handle, &mut size) })
+        checked(unsafe { (self.rbd().rbd_get_size)(self.handle, &mut size) })
     }
 
     /// Has librbd tell when the image's header changes.
@@ -487,8 +485,4 @@ impl Drop for Image {
         // flight, whose callbacks own what they touch.
         unsafe { (rbd.rbd_close)(self.handle) };
     }
-}
-
-fn positive(returned: i32) -> Result<(), i32> {
-    if returned < 0 { Err(returned.saturating_neg()) } else { Ok(()) }
 }

@@ -32,6 +32,7 @@ mod opener;
 mod options;
 mod place;
 
+pub use blocklist::LONG_ENOUGH;
 pub use client::Client;
 pub use closing::wait_until_closed;
 pub use error::{Error, Missing};

@@ -7,6 +7,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use crate::client::Pool;
+use crate::error::checked;
 use crate::ffi::{self, WriteOp};
 use crate::place::c_string;
 use crate::{Client, Error};
@@ -155,7 +156,7 @@ impl Object {
     /// The error number: ENOENT if it is not there.
     pub fn remove(&self) -> Result<(), i32> {
         // SAFETY: the pool is open.
-        positive(unsafe { (self.rados().rados_remove)(self.pool.io, self.name.as_ptr()) })
+        checked(unsafe { (self.rados().rados_remove)(self.pool.io, self.name.as_ptr()) })
     }
 
     fn write(&self, parts: impl FnOnce(&ffi::RadosTable, WriteOp)) -> Result<(), i32> {
@@ -169,7 +170,7 @@ impl Object {
         };
         // SAFETY: made above, once.
         unsafe { (rados.rados_release_write_op)(op) };
-        positive(written)
+        checked(written)
     }
 
     /// Watches it, once.
@@ -308,10 +309,6 @@ unsafe extern "C" fn failed(told: *mut c_void, _watch: u64, returned: c_int) {
     // SAFETY: as in `notified`.
     let told = unsafe { &*told.cast::<Told>() };
     (told.sink)(Watched::Failed(returned.saturating_abs()));
-}
-
-fn positive(returned: c_int) -> Result<(), i32> {
-    if returned < 0 { Err(returned.saturating_neg()) } else { Ok(()) }
 }
 
 /// The reply of a notify, as `rados/librados.h` describes it: a list of client, watch and answer, and one of clients and
