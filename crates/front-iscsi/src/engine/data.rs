@@ -96,8 +96,8 @@ impl Engine {
 
     /// The tag of a task, if it works at this LUN of its session.
     pub fn tag_at(&self, id: OperationId, lun: u16) -> Option<Tag> {
-        let task = self.exec.operations.get(id).filter(|task| task.command.lun == lun)?;
-        task.command.owner.map(|owner| owner.tag)
+        self.exec.operations.get(id).filter(|task| task.command.lun == lun)?;
+        self.tag_of(id)
     }
 
     /// The tag of a task whose command waits for its answer.

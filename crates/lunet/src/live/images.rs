@@ -1,7 +1,7 @@
 //! What others do with images of Ceph that are served, and images whose clusters were away.
 
 use std::collections::BTreeSet;
-use std::sync::{Arc, PoisonError};
+use std::sync::PoisonError;
 use std::time::{Duration, Instant};
 
 use anyhow::Result;
@@ -10,8 +10,8 @@ use lunet_backends::rbd::{self, News};
 use lunet_os::sync::MutexGuard;
 use lunet_volume::Cause;
 
+use super::Manager;
 use super::served::Open;
-use super::{Manager, Served};
 use crate::opening::{self, Failure, How, Unserved};
 
 /// Between two tries to open what a silent cluster has.
@@ -85,12 +85,10 @@ impl Manager {
         let served = self.now();
         for (name, unserved) in served.unserved.iter().filter(|(_, one)| one.failure.silent) {
             let opened = opening::open(&unserved.config, &served.plan.data, How::Take);
-            let done = match opened {
-                Err(failure) if failure.silent => continue,
-                Err(failure) => self.found_otherwise(name, unserved, failure),
-                Ok(volume) => self.serve_again(name, unserved, volume),
-            };
-            match done {
+            if opened.as_ref().is_err_and(|failure| failure.silent) {
+                continue;
+            }
+            match self.take_up(name, unserved, opened) {
                 Ok(true) => {}
                 Ok(false) => {
                     tracing::info!(volume = name, "its configuration has changed meanwhile")
@@ -100,37 +98,37 @@ impl Manager {
         }
     }
 
-    /// The cluster answers, and something else is wrong: that is for somebody to mend. False if this is not the volume that
-    /// was tried.
-    fn found_otherwise(&self, name: &str, tried: &Unserved, failure: Failure) -> Result<bool> {
-        let _one = self.begin(format!("looking at volume {name} again"))?;
-        let now = self.now();
-        if !is_still(&now, name, tried) {
-            return Ok(false);
-        }
-        tracing::warn!(volume = name, "its cluster answers again: {failure}");
-        let mut next = now.with(now.plan.clone(), now.open.clone());
-        next.unserved.insert(name.to_owned(), Unserved { failure, ..tried.clone() });
-        self.adopt(next.keeping(true), None)?;
-        Ok(true)
-    }
-
-    /// The cluster has given the image. False if this is not the volume that was tried.
-    fn serve_again(
+    /// The cluster answers again: it has given the image, or something else is wrong, which is for somebody to mend. False
+    /// if this is not the volume that was tried.
+    fn take_up(
         &self,
         name: &str,
         tried: &Unserved,
-        volume: lunet_backends::Volume,
+        opened: Result<lunet_backends::Volume, Failure>,
     ) -> Result<bool> {
         let _one = self.begin(format!("serving volume {name} again"))?;
         let now = self.now();
-        if !is_still(&now, name, tried) {
+        let is = now.unserved.get(name);
+        if is.is_none_or(|one| !one.failure.silent || one.config != tried.config) {
             return Ok(false);
         }
-        let mut all = now.open.clone();
-        all.insert(name.to_owned(), Open::new(tried.config.clone(), volume, &now.plan.data));
-        self.adopt(now.with(now.plan.clone(), all).keeping(true), None)?;
-        tracing::info!(volume = name, "its cluster answers again: it is served");
+        let (mut next, is_given) = (now.with(now.plan.clone(), now.open.clone()), opened.is_ok());
+        match opened {
+            Ok(volume) => {
+                let volume = Open::new(tried.config.clone(), volume, &now.plan.data);
+                next.unserved.remove(name);
+                next.open.insert(name.to_owned(), volume);
+            }
+            Err(failure) => {
+                tracing::warn!(volume = name, "its cluster answers again: {failure}");
+                let unserved = Unserved { failure, ..tried.clone() };
+                next.unserved.insert(name.to_owned(), unserved);
+            }
+        }
+        self.adopt(next.keeping(true), None)?;
+        if is_given {
+            tracing::info!(volume = name, "its cluster answers again: it is served");
+        }
         Ok(true)
     }
 
@@ -168,9 +166,4 @@ impl Manager {
             Err(error) => tracing::warn!(volume = name, "{error}"),
         }
     }
-}
-
-/// True if a volume is unserved as it was.
-fn is_still(now: &Arc<Served>, name: &str, tried: &Unserved) -> bool {
-    now.unserved.get(name).is_some_and(|one| one.failure.silent && one.config == tried.config)
 }
