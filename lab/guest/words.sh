@@ -35,6 +35,9 @@ says() {
 # The tests of a suite in their order, with the word `long` behind those that stand below a comment which says so: FILE
 tests() { sed -n '/^# long/{N;s/.*\n\(test_[a-z0-9_]*\)() {.*/\1 long/p;d};s/^\(test_[a-z0-9_]*\)() {.*/\1/p' "$1"; }
 
+# True if a short run goes without ZFS, as that is not built: LAB. In the guest nobody asks.
+zfs_is_left_out() { [ -n "${LAB_SHORT:-}" ] && ! "$1/zfs" --cached >/dev/null 2>&1; }
+
 # How much longer than on a quiet machine a test may wait before it gives up.
 LAB_PATIENCE=${LAB_PATIENCE:-5}
 
