@@ -4,16 +4,17 @@
 //! channel that asked, and the event loop of that one wakes by one descriptor, however much has ended.
 
 use std::any::Any;
-use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
 
 use lunet_block::{
     Backend, ByteRange, Caps, Channel, Completion, Error, Extent, IoDone, IoToken, Op, Request,
     Slow, Submit, Support,
 };
-use lunet_rbd::{Ended, Image, Lane};
+use lunet_rbd::{Ended, Lane, Waker};
 use lunet_ring::{DropElsewhere, Payload, Ring, WatchId};
 
-pub use lunet_rbd::{ImageName, Place, begin, wait_until_closed};
+pub use lunet_rbd::{Image, ImageName, Place, begin, wait_until_closed};
 
 use crate::geometry::Geometry;
 use crate::{OpenError, Volume, VolumeSpec, disk_token, layers};
@@ -42,6 +43,67 @@ fn of_image(spec: &VolumeSpec, image: Arc<Image>) -> Result<Volume, OpenError> {
     Ok(Arc::new(Rbd {
         caps: caps(&geometry, spec.read_only, image.object_size()),
         image: DropElsewhere::new(image),
+        group: None,
+    }))
+}
+
+/// Is told the error number of a request of a failover group's image that failed. An event loop calls it: it must not block.
+pub type Failed = Arc<dyn Fn(i32) + Send + Sync>;
+
+/// The requests of one client of a failover group that were never answered, as they may still land.
+#[derive(Clone, Default)]
+pub struct Unanswered(Arc<Landing>);
+
+#[derive(Default)]
+struct Landing {
+    /// None of them lands any more.
+    over: AtomicBool,
+    /// Of the channels that may have some.
+    channels: Mutex<Vec<Waker>>,
+}
+
+impl Unanswered {
+    /// None of them can land any more, as the client is fenced: they end, and so do the fences of their ranges.
+    pub fn cannot_land(&self) {
+        self.0.over.store(true, Ordering::Release);
+        let channels = self.0.channels.lock().unwrap_or_else(PoisonError::into_inner);
+        channels.iter().for_each(Waker::wake);
+    }
+
+    fn is_over(&self) -> bool {
+        self.0.over.load(Ordering::Acquire)
+    }
+
+    fn add(&self, channel: Waker) {
+        self.0.channels.lock().unwrap_or_else(PoisonError::into_inner).push(channel);
+    }
+}
+
+/// What an image of a failover group has beside others.
+#[derive(Clone)]
+struct Grouped {
+    failed: Failed,
+    unanswered: Unanswered,
+}
+
+/// The volume of an image that a failover group has open. A request that fails because the image is another gateway's, and
+/// all that come later, are not answered: the group's connections are aborted without a status. Others whose outcome nobody
+/// knows are not answered either, and the volume goes on.
+///
+/// # Errors
+/// The size of the image fits no volume.
+pub fn of_group(
+    spec: &VolumeSpec,
+    image: Arc<Image>,
+    failed: Failed,
+    unanswered: Unanswered,
+) -> Result<Volume, OpenError> {
+    let size = size_of(&image)?;
+    let geometry = Geometry::new(spec, &image.name().to_string(), size, 512, 4096)?;
+    Ok(Arc::new(Rbd {
+        caps: caps(&geometry, false, image.object_size()),
+        image: DropElsewhere::new(image),
+        group: Some(Grouped { failed, unanswered }),
     }))
 }
 
@@ -146,6 +208,8 @@ pub(crate) struct Rbd {
     caps: Caps,
     /// The last to let go may be an event loop, and closing waits for the cluster.
     image: DropElsewhere<Arc<Image>>,
+    /// It is one of a failover group.
+    group: Option<Grouped>,
 }
 
 impl Backend<Payload, Ring> for Rbd {
@@ -164,8 +228,11 @@ impl Backend<Payload, Ring> for Rbd {
         let watch = io.watch(lane.descriptor().map_err(errno)?, token).map_err(errno)?;
         let flights = (0..SEATS).map(|_| None).collect();
         let (size, read_only) = (self.caps.bytes(), self.caps.read_only);
+        let group = self.group.clone();
+        group.iter().for_each(|group| group.unanswered.add(lane.waker()));
         Ok(Box::new(RbdChannel {
             lane,
+            group,
             watch,
             flights,
             ended: Vec::new(),
@@ -240,6 +307,7 @@ struct Flight {
 
 struct RbdChannel {
     lane: Lane,
+    group: Option<Grouped>,
     watch: WatchId,
     /// By the lane's seats.
     flights: Vec<Option<Flight>>,
@@ -364,10 +432,20 @@ impl RbdChannel {
             Verdict::Done(result) => result,
             Verdict::Lost(errno) => {
                 self.lane.image().give_up(errno);
+                if let Some(group) = &self.group {
+                    (group.failed)(errno);
+                    self.unanswered.push(flight);
+                    return None;
+                }
                 Err(Error::Gone)
             }
             Verdict::Unknown => {
-                self.lane.image().give_up(result.err().unwrap_or(libc::EIO));
+                let errno = result.err().unwrap_or(libc::EIO);
+                // A group loses its images by two errors alone, and goes on after others.
+                if self.group.is_none() || errno == libc::ESHUTDOWN {
+                    self.lane.image().give_up(errno);
+                }
+                self.group.iter().for_each(|group| (group.failed)(errno));
                 self.unanswered.push(flight);
                 return None;
             }
@@ -389,6 +467,14 @@ impl RbdChannel {
 
 impl Channel<Payload, Ring> for RbdChannel {
     fn submit(&mut self, request: Request<Payload>, _io: &mut Ring) -> Submit<Payload> {
+        if let Some(group) = &self.group
+            && self.lane.image().lost().is_some()
+            && !group.unanswered.is_over()
+        {
+            let flight = Flight { request, moved: 0, piece: 0, cancelled: false };
+            self.unanswered.push(flight);
+            return Submit::Queued;
+        }
         if let Some(result) = self.refuse(&request) {
             return Submit::Done(request.complete(result));
         }
@@ -414,7 +500,9 @@ impl Channel<Payload, Ring> for RbdChannel {
                 return Some(done);
             }
         }
-        None
+        let over = self.group.as_ref().is_some_and(|group| group.unanswered.is_over());
+        let flight = if over { self.unanswered.pop() } else { None };
+        flight.map(|flight| flight.request.complete(Err(Error::Gone)))
     }
 
     fn cancel(&mut self, tag: u64, _io: &mut Ring) {

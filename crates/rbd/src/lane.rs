@@ -60,6 +60,18 @@ impl Shared {
     }
 }
 
+/// Has the event loop of a lane look at it, although nothing has ended.
+#[derive(Clone)]
+pub struct Waker(Arc<Shared>);
+
+impl Waker {
+    /// The lane's descriptor is readable.
+    pub fn wake(&self) {
+        // The only possible failure is a counter near 2^64, which is readable all the same.
+        let _ = (&self.0.event).write(&1u64.to_ne_bytes());
+    }
+}
+
 /// What a callback gets: who is to be told, and of what.
 struct Ticket {
     shared: Arc<Shared>,
@@ -129,6 +141,11 @@ impl Lane {
     /// There are no descriptors left.
     pub fn descriptor(&self) -> io::Result<OwnedFd> {
         Ok(self.shared.event.try_clone()?.into())
+    }
+
+    /// What wakes the event loop, from any thread.
+    pub fn waker(&self) -> Waker {
+        Waker(self.shared.clone())
     }
 
     /// True if there is no seat for a request.

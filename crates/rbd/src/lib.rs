@@ -37,7 +37,7 @@ pub use client::Client;
 pub use closing::wait_until_closed;
 pub use error::{Error, Missing};
 pub use image::{Image, Part};
-pub use lane::{Ended, Lane, Request};
+pub use lane::{Ended, Lane, Request, Waker};
 pub use library::Library;
 pub use object::{Acks, Object, Watched};
 pub use opener::{begin, open};
