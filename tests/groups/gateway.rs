@@ -12,7 +12,7 @@ use lunet_gateway::{
     Access, Action, Answer, Attention, Epoch, Gate, GatewayId, Notice, Order, Record, Refusal,
     Request,
 };
-use lunet_group::{Config, Drained, Error, Group, Handle, Serving, Storage};
+use lunet_group::{Agrees, Config, Drained, Error, Group, Handle, Serving, Storage};
 use lunet_rbd::{Ended, ImageName, Lane, Place};
 use lunet_ring::Arena;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
@@ -58,9 +58,10 @@ fn name_of(action: &Action) -> String {
 }
 
 impl Serving for Fake {
-    fn storage(&mut self, storage: Option<Storage>) {
+    fn storage(&mut self, storage: Option<Storage>) -> Result<(), String> {
         say(if storage.is_some() { "client" } else { "no client" });
         self.tell(Told::Storage(storage));
+        Ok(())
     }
 
     fn gate(&mut self, gate: Gate) {
@@ -239,23 +240,26 @@ fn main() {
     let gateway = lunet_gateway::Config { me, rank: rank.parse().expect("a rank") };
     let (writer, orders) = channel();
     let (pauses, die_at) = (writer.clone(), step.first().cloned());
-    let group = Group::start(Config { group: place, gateway }, move |handle| {
-        let run = move || {
-            let writer = Writer {
-                handle,
-                arena: Arena::new(4 << 20).expect("memory"),
-                storage: None,
-                epoch: None,
-                flights: Vec::new(),
-                count: 0,
-                paused: false,
-                drained: None,
+    let group = Group::start(
+        Config { group: place, gateway, agrees: Agrees::new(|_| Ok(())) },
+        move |handle| {
+            let run = move || {
+                let writer = Writer {
+                    handle,
+                    arena: Arena::new(4 << 20).expect("memory"),
+                    storage: None,
+                    epoch: None,
+                    flights: Vec::new(),
+                    count: 0,
+                    paused: false,
+                    drained: None,
+                };
+                writer.run(&orders);
             };
-            writer.run(&orders);
-        };
-        thread::Builder::new().spawn(run).expect("a thread");
-        Fake { writer, die_at }
-    });
+            thread::Builder::new().spawn(run).expect("a thread");
+            Fake { writer, die_at }
+        },
+    );
     let group = group.expect("a thread");
     for line in std::io::stdin().lock().lines().map_while(Result::ok) {
         match line.split_once(' ') {

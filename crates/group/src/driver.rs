@@ -1,13 +1,15 @@
 //! The thread of a group.
 
+use std::fmt;
 use std::io;
-use std::sync::Arc;
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, SyncSender, channel, sync_channel};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use std::thread::{Builder, JoinHandle};
 use std::time::{Duration, Instant};
 
 use lunet_gateway::{
-    Action, Contents, Failure, Gateway, Input, NotifyId, OpId, Order, Reply, Request, Result,
+    Action, Condition, Contents, Epoch, Failure, Gateway, GatewayId, Input, NotifyId, OpId, Order,
+    Record, Reply, Request, Result,
 };
 use lunet_rbd::{Place, Watched};
 
@@ -24,6 +26,54 @@ const NO_THREAD: Failure = Failure::Other(11);
 /// EIO: there is no client, and why was told.
 const NO_CLIENT: Failure = Failure::Other(5);
 
+/// Says whether the configuration of a server agrees with a group's record, and in one sentence why not.
+#[derive(Clone)]
+pub struct Agrees(Arc<dyn Fn(&Record) -> std::result::Result<(), String> + Send + Sync>);
+
+impl Agrees {
+    /// By this function.
+    pub fn new(
+        agrees: impl Fn(&Record) -> std::result::Result<(), String> + Send + Sync + 'static,
+    ) -> Self {
+        Self(Arc::new(agrees))
+    }
+
+    pub(crate) fn ask(&self, record: &Record) -> std::result::Result<(), String> {
+        (self.0)(record)
+    }
+}
+
+impl fmt::Debug for Agrees {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Agrees").finish_non_exhaustive()
+    }
+}
+
+/// What a gateway is, and what it knows of its group.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Status {
+    /// What it is.
+    pub condition: Condition,
+    /// The epoch of the record, as it is known here; 0 if it is not.
+    pub epoch: Epoch,
+    /// Who owns the group.
+    pub owner: Option<GatewayId>,
+    /// Whom a planned move gives it to.
+    pub heir: Option<GatewayId>,
+}
+
+impl Status {
+    fn of(gateway: &Gateway) -> Self {
+        let record = gateway.record();
+        Self {
+            condition: gateway.condition(),
+            epoch: record.map_or(Epoch(0), |record| record.epoch),
+            owner: record.and_then(|record| record.owner.as_ref()).map(|owner| owner.gateway),
+            heir: record.and_then(|record| record.heir),
+        }
+    }
+}
+
 /// A gateway of a group.
 #[derive(Clone, Debug)]
 pub struct Config {
@@ -32,6 +82,8 @@ pub struct Config {
     pub group: Place,
     /// Which gateway of it this is.
     pub gateway: lunet_gateway::Config,
+    /// Asked for each new client: one whose record it does not agree with is given up, and the group is not owned.
+    pub agrees: Agrees,
 }
 
 /// What the thread of a group waits for.
@@ -97,6 +149,38 @@ impl Handle {
     }
 }
 
+/// What is to be started by [`begin`]'s thread.
+type Job = Box<dyn FnOnce() + Send>;
+
+static STARTER: OnceLock<Mutex<Sender<Job>>> = OnceLock::new();
+
+/// Starts the thread by which all groups of the process are started from now on: they have the limits that the calling
+/// thread has now.
+///
+/// # Errors
+/// There is no thread.
+pub fn begin() -> io::Result<()> {
+    if STARTER.get().is_some() {
+        return Ok(());
+    }
+    let (jobs, work) = channel::<Job>();
+    let serve = move || work.iter().for_each(|job| job());
+    Builder::new().name("lunet-groups".into()).spawn(serve)?;
+    // Two that begin at once have two threads, of which one ends.
+    let _ = STARTER.set(Mutex::new(jobs));
+    Ok(())
+}
+
+/// Starts a thread by the one of [`begin`], if there is one.
+fn spawn(work: impl FnOnce() + Send + 'static) -> io::Result<JoinHandle<()>> {
+    let start = move || Builder::new().name("lunet-group".into()).spawn(work);
+    let Some(jobs) = STARTER.get() else { return start() };
+    let (sender, started) = channel();
+    let job: Job = Box::new(move || drop(sender.send(start())));
+    drop(jobs.lock().unwrap_or_else(PoisonError::into_inner).send(job));
+    started.recv().map_err(|_| io::Error::from(io::ErrorKind::BrokenPipe))?
+}
+
 impl Group {
     /// Starts the thread of a group. `serving` is called on it, first of all.
     ///
@@ -109,7 +193,7 @@ impl Group {
         let (sender, events) = channel();
         let handle = Handle(sender);
         let given = handle.clone();
-        let thread = Builder::new().name("lunet-group".into()).spawn(move || {
+        let thread = spawn(move || {
             let sender = given.0.clone();
             Driver::new(config, events, sender, Box::new(serving(given))).run();
         })?;
@@ -167,6 +251,8 @@ struct Driver {
     making: Option<OpId>,
     /// Why there is no client, as it was told last.
     trouble: Option<String>,
+    /// As it was told last.
+    status: Option<Status>,
 }
 
 impl Driver {
@@ -186,6 +272,7 @@ impl Driver {
             ready: None,
             making: None,
             trouble: None,
+            status: None,
         }
     }
 
@@ -194,6 +281,11 @@ impl Driver {
             while let Some(action) = self.gateway.action() {
                 self.serving.about(&action);
                 self.perform(action);
+            }
+            let status = Some(Status::of(&self.gateway));
+            if self.status != status {
+                status.iter().for_each(|status| self.serving.status(status));
+                self.status = status;
             }
             let event = match self.gateway.timeout() {
                 Some(due) => self.events.recv_timeout(due.saturating_sub(self.begun.elapsed())),
@@ -303,9 +395,9 @@ impl Driver {
 
     fn make_client(&mut self, op: OpId) {
         self.making = Some(op);
-        let (group, sender) = (self.config.group.clone(), self.sender.clone());
+        let (config, sender) = (self.config.clone(), self.sender.clone());
         let made = Builder::new().name("lunet-group-open".into()).spawn(move || {
-            let made = Session::open(&group, op, sender.clone());
+            let made = Session::open(&config, op, sender.clone());
             // A client that nobody waits for is closed here, on this thread.
             drop(sender.send(Event::Made(op, made)));
         });
@@ -320,17 +412,23 @@ impl Driver {
             return None;
         }
         self.making = None;
-        match made {
-            Ok(session) => {
+        let taken = made.and_then(|session| {
+            let (name, images) = (session.name.clone(), session.images.clone());
+            let record = session.record.clone();
+            self.ready = Some(Ready::new(session));
+            let storage = Storage { client: op, record, images };
+            self.serving.storage(Some(storage)).map_err(Error::Refused)?;
+            Ok(name)
+        });
+        match taken {
+            Ok(name) => {
                 if self.trouble.take().is_some() {
                     self.serving.trouble(None);
                 }
-                let (name, images) = (session.name.clone(), session.images.clone());
-                self.ready = Some(Ready::new(session));
-                self.serving.storage(Some(Storage { client: op, images }));
                 Some(Input::Done(op, Ok(Reply::Client(name))))
             }
             Err(error) => {
+                self.drop_client(false);
                 let text = error.to_string();
                 if self.trouble.as_ref() != Some(&text) {
                     self.serving.trouble(Some(&error));
@@ -344,7 +442,8 @@ impl Driver {
     fn drop_client(&mut self, release: bool) {
         self.making = None;
         let Some(ready) = self.ready.take() else { return };
-        self.serving.storage(None);
+        // What the server holds on to all the same is given up with the client.
+        let _ = self.serving.storage(None);
         close(ready.session, release);
     }
 

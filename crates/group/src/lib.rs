@@ -9,8 +9,8 @@
 //!   events, the [`Serving`], and at most a second for locks that are given back.
 //! - A client that is dropped is closed by a thread that may wait for the cluster for as long as that is away. What such a
 //!   client has sent may still take effect: the fence of the next takeover, and nothing else, ends that.
-//! - librados starts its threads when a client is made, with the limits of the group's thread: it is to be started before the
-//!   process gives up the right to connect.
+//! - librados starts its threads when a client is made, with the limits of the group's thread: [`begin`] is to be called before
+//!   the process gives up the right to connect.
 #![forbid(unsafe_code)]
 
 mod driver;
@@ -18,6 +18,6 @@ mod serving;
 mod session;
 mod store;
 
-pub use driver::{Config, Group, Handle};
+pub use driver::{Agrees, Config, Group, Handle, Status, begin};
 pub use serving::{Drained, Serving, Storage};
 pub use store::{Error, create, read, remove};

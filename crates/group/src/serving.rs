@@ -10,13 +10,15 @@ use lunet_gateway::{
 use lunet_rbd::Image;
 
 use crate::Error;
-use crate::driver::Event;
+use crate::driver::{Event, Status};
 
 /// The group's images, as one RADOS client has them open.
 #[derive(Clone, Debug)]
 pub struct Storage {
     /// The client: failures of I/O are reported with it, by [`Handle::io_failed`](crate::Handle::io_failed).
     pub client: OpId,
+    /// The record, as it was when the client was made: which volumes the images are, and how they are called.
+    pub record: Record,
     /// One for each volume of the record, in its order. Nothing can be written before the gate opens.
     pub images: Vec<Arc<Image>>,
 }
@@ -44,7 +46,10 @@ pub trait Serving: Send {
     /// The images are these from now on; `None`: every handle is to be let go of, wherever it is. Commands that have requests
     /// at the former images under way are never answered: [`stop_answering`](Self::stop_answering) came before, or the gate was
     /// never open.
-    fn storage(&mut self, storage: Option<Storage>);
+    ///
+    /// # Errors
+    /// The server cannot serve these images, in one sentence: the client is given up, and the group is not owned with it.
+    fn storage(&mut self, storage: Option<Storage>) -> Result<(), String>;
 
     /// The gate is this from now on: [`Gate::admits`] is asked before the first request of a command to storage. When it opens,
     /// each connection of the group is pinged with [`Gate::ping`].
@@ -92,6 +97,11 @@ pub trait Serving: Send {
     /// The group has no connection to the cluster, and why; it is tried again each second, and told again when the reason is
     /// another one. `None`: it has one.
     fn trouble(&mut self, trouble: Option<&Error>);
+
+    /// What the gateway is, and what it knows of its group, has changed.
+    fn status(&mut self, status: &Status) {
+        let _ = status;
+    }
 
     /// An action is about to be carried out: for logs and tests. It may be any of them.
     fn about(&mut self, action: &Action) {

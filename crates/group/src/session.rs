@@ -5,9 +5,9 @@ use std::sync::mpsc::Sender;
 use std::time::Duration;
 
 use lunet_gateway::{Ack, ClientName, Epoch, Failure, OpId, Record, Reply, Result};
-use lunet_rbd::{Client, Image, ImageName, Object, Place};
+use lunet_rbd::{Client, Image, ImageName, Object};
 
-use crate::driver::Event;
+use crate::driver::{Config, Event};
 use crate::store::{self, Error};
 
 /// The error number of images that were given up: they are another gateway's.
@@ -21,6 +21,8 @@ pub(crate) struct Session {
     /// The operation that made it.
     pub op: OpId,
     pub name: ClientName,
+    /// As it was when the client was made.
+    pub record: Record,
     pub images: Vec<Arc<Image>>,
     object: Object,
 }
@@ -35,16 +37,18 @@ fn failed<T>(result: std::result::Result<T, i32>) -> Result<T> {
 impl Session {
     /// Makes a client, opens the images that the record names, without their locks, and watches the record.
     pub fn open(
-        group: &Place,
+        config: &Config,
         op: OpId,
         sender: Sender<Event>,
     ) -> std::result::Result<Self, Error> {
+        let group = &config.group;
         let client = Arc::new(Client::connect(group)?);
         let of_client = |errno| Error::of("ask for the client's address", errno);
         let address = client.address().map_err(of_client)?;
         let name = ClientName { address, lock: client.name() };
         let object = store::open(&client, &group.name)?;
         let record = store::load(&object, &group.name)?;
+        config.agrees.ask(&record).map_err(Error::Disagrees)?;
         let volumes = record.contents.volumes.iter();
         let images = volumes.map(|volume| open_image(&client, &volume.image));
         let images = images.collect::<std::result::Result<_, _>>()?;
@@ -52,7 +56,7 @@ impl Session {
         let tell = move |watched| drop(sender.send(Event::Watched(op, watched)));
         let watched = object.watch(Box::new(tell));
         watched.map_err(|errno| Error::of("watch the group's record", errno))?;
-        Ok(Self { op, name, images, object })
+        Ok(Self { op, name, record, images, object })
     }
 
     /// Answers a notify. Does not wait for the cluster, but for room if too much I/O is under way.

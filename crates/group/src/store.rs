@@ -37,6 +37,12 @@ pub enum Error {
         /// What is wrong with it.
         source: Malformed,
     },
+    /// The server's configuration says something else than the record.
+    #[error("the configuration does not agree with the group's record: {0}")]
+    Disagrees(String),
+    /// The server cannot serve the images.
+    #[error("the group's images cannot be served: {0}")]
+    Refused(String),
     /// It makes no sense.
     #[error(transparent)]
     Invalid(#[from] Invalid),
