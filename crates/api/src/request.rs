@@ -2,7 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 
-use crate::{Change, Done, Portal, Preview, Session, Snapshot, Stats, Target, Volume};
+use crate::{Change, Done, Group, Portal, Preview, Session, Snapshot, Stats, Target, Volume};
 
 /// What a client asks.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -25,6 +25,20 @@ pub enum Request {
     Portals,
     /// The configuration that is in force: [`Configuration`].
     Config,
+    /// The failover groups that this server is a gateway of: a list of [`Group`].
+    Groups,
+    /// Have a failover group go to another gateway in good order: [`Done`].
+    MoveGroup {
+        /// Its name.
+        group: String,
+        /// The number of the gateway.
+        gateway: u16,
+    },
+    /// Have this gateway take a failover group, whatever its owner does: [`Done`].
+    TakeOverGroup {
+        /// Its name.
+        group: String,
+    },
     /// Change what is served: [`Done`].
     Change {
         /// The [version](Change::since) that the change came with.
@@ -79,6 +93,8 @@ pub enum Answer {
     Portals(Vec<Portal>),
     /// To [`Request::Config`].
     Config(Box<Configuration>),
+    /// To [`Request::Groups`].
+    Groups(Vec<Group>),
     /// To [`Request::Change`].
     Done(Done),
     /// To [`Request::Preview`].

@@ -65,6 +65,14 @@ pub fn find(data: &Path) -> Result<Option<Machine>> {
 }
 
 impl Machine {
+    /// One that is kept nowhere: whoever is called by it has to remember that.
+    ///
+    /// # Errors
+    /// The operating system has no random numbers.
+    pub fn unkept() -> io::Result<Self> {
+        Ok(Self { uuid: uuid()?, long: true })
+    }
+
     /// The UUID that was made once.
     pub fn uuid(&self) -> &str {
         &self.uuid

@@ -14,6 +14,7 @@ pub mod exposure;
 mod failures;
 mod form;
 pub mod fstab;
+pub mod group;
 pub mod helper;
 pub mod holder;
 pub mod identity;

@@ -63,6 +63,11 @@ enum Command {
         #[command(subcommand)]
         command: cli::PortalCommand,
     },
+    /// Show and move the failover groups that a running lunet is a gateway of
+    Group {
+        #[command(subcommand)]
+        command: cli::GroupCommand,
+    },
     /// Show and end the sessions of a running lunet
     Sessions(cli::Sessions),
     /// Show the statistics of a running lunet, by volume
@@ -200,6 +205,7 @@ fn main() -> ExitCode {
         Command::Volume { command } => cli::volume(command),
         Command::Target { command } => cli::target(command),
         Command::Portal { command } => cli::portal(command),
+        Command::Group { command } => cli::group(command),
         Command::Sessions(options) => cli::sessions(options),
         Command::Stats(options) => cli::stats(&options),
         Command::Top(options) => cli::top(&options),

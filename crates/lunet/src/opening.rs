@@ -134,6 +134,12 @@ impl Failure {
         Self { silent: error.is_silence(), ..Self::of(config, known, kind, text) }
     }
 
+    /// The volume is its failover group's to open.
+    pub fn waits(config: &Volume, group: &str) -> Self {
+        let text = format!("group {group} has not opened it: `lunet group list` says more");
+        Self { volume: config.name.clone(), text, kind: Kind::Missing, known: true }
+    }
+
     fn of(config: &Volume, known: bool, kind: Kind, what: String) -> Self {
         let (volume, text) = (config.name.clone(), what);
         Self { volume, text, kind, known, silent: false }.with_next_step(config)
@@ -203,6 +209,13 @@ impl Unserved {
         Self { config: config.clone(), failure, size, since }
     }
 
+    /// A volume that its failover group has not opened. `size` is what it had before, in bytes.
+    pub fn waiting(config: &Volume, group: &str, size: Option<u64>) -> Self {
+        let since = lunet_os::time::unix().as_secs();
+        let failure = Failure::waits(config, group);
+        Self { config: config.clone(), failure, size, since }
+    }
+
     /// What stands in its place.
     pub fn stand_in(&self) -> lunet_backends::Volume {
         let block = self.config.block_size.unwrap_or(512);
@@ -237,6 +250,9 @@ fn open_with(
     how: How,
     storage: impl FnOnce(&VolumeSpec) -> Result<lunet_backends::Volume, OpenError>,
 ) -> Result<lunet_backends::Volume, Failure> {
+    if let Some(group) = &config.group {
+        return Err(Failure::waits(config, group));
+    }
     let other =
         |known, error: anyhow::Error| Failure::of(config, known, Kind::Other, format!("{error:#}"));
     let before = match how {
@@ -297,7 +313,8 @@ fn open_with(
 
 /// Remembers that volumes have changed: after the server has taken them over.
 pub fn remember<'a>(data: &Path, volumes: impl Iterator<Item = &'a Open>) {
-    for open in volumes {
+    // What an image of a failover group is like, its record says.
+    for open in volumes.filter(|open| open.config.group.is_none()) {
         let name = &open.config.name;
         let kept = record::load(data, name).and_then(|before| {
             let unstable = |errno| open.not_stable(errno);

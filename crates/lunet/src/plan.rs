@@ -357,6 +357,7 @@ fn demo(options: &Options) -> Config {
         naa: None,
         eui: None,
         layers: Vec::new(),
+        group: None,
     };
     // A volume that is there already keeps the size that it was made with.
     let there = volume.path(&data).and_then(|path| fs::metadata(path).ok());
@@ -385,6 +386,7 @@ fn demo(options: &Options) -> Config {
         volumes: vec![volume],
         targets: vec![target],
         discovery: config::Access::default(),
+        groups: Vec::new(),
         nvme: Nvme { subsystems: vec![subsystem], ..Nvme::default() },
         control: config::Control::default(),
         sandbox: config::Sandbox::default(),

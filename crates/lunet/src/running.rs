@@ -9,7 +9,7 @@ use std::time::Duration;
 use anyhow::{Context, Result, anyhow, bail};
 #[cfg(feature = "tools")]
 use lunet_api::PartsOf;
-use lunet_api::{Answer, Change, Portal, Request, Session, Stats};
+use lunet_api::{Answer, Change, Done, Portal, Request, Session, Stats};
 use lunet_front_iscsi::{Handle, PortsError, Server};
 use lunet_os::{thread, time};
 use lunet_server::refusals::{REMEMBERED, Refusal};
@@ -21,6 +21,7 @@ use crate::announce::Announcer;
 use crate::audit::{self, Listener, Origin};
 use crate::config::Config;
 use crate::control::{Asker, Source};
+use crate::group::Groups;
 use crate::live::{self, Manager, Open, Served};
 use crate::opening::{How, Unserved};
 #[cfg(feature = "tools")]
@@ -90,6 +91,14 @@ impl Opened {
             start(&config, &served).map_err(|error| not_started(&error, &served.plan))?;
         let nvme = Arc::new(nvme);
         let manager = Arc::new(Manager::new(&options, (server.handle(), nvme.clone()), served));
+        let groups = match Groups::start(&config, &server.handle(), &manager) {
+            Ok(groups) => Arc::new(groups),
+            Err(error) => {
+                drop(nvme.take().map(|nvme| nvme.stop(Duration::ZERO)));
+                server.stop(Duration::ZERO);
+                return Err(error);
+            }
+        };
         #[cfg(feature = "announce")]
         let announcer = announce(&manager);
         Ok(Running {
@@ -97,6 +106,7 @@ impl Opened {
             server,
             nvme,
             manager,
+            groups,
             listener: Listener::default(),
             #[cfg(feature = "tools")]
             parts: Parts::default(),
@@ -134,6 +144,7 @@ pub struct Running {
     server: Server,
     nvme: Arc<Second>,
     manager: Arc<Manager>,
+    groups: Arc<Groups>,
     /// Is told of changes.
     listener: Listener,
     /// What data passes on this machine.
@@ -160,6 +171,7 @@ impl Running {
             handle: self.server.handle(),
             nvme,
             manager,
+            groups: self.groups.clone(),
             listener: self.listener.clone(),
             #[cfg(feature = "tools")]
             parts: self.parts.clone(),
@@ -257,7 +269,9 @@ impl Running {
         // Hosts that hear of it come no more.
         #[cfg(feature = "announce")]
         drop(self.announcer);
-        let Self { config, server, nvme, manager, .. } = self;
+        let Self { config, server, nvme, manager, groups, .. } = self;
+        // As long as there are shards and changes: their connections are aborted, and their locks given back.
+        groups.end();
         let (begun, grace) = (time::now(), config.server.shutdown_grace);
         manager.close(grace);
         let cached = |open: &Open| open.volume.caps().write_cache && !open.volume.caps().read_only;
@@ -296,6 +310,7 @@ pub struct Asked {
     handle: Handle,
     nvme: Arc<Second>,
     manager: Arc<Manager>,
+    groups: Arc<Groups>,
     listener: Listener,
     #[cfg(feature = "tools")]
     parts: Parts,
@@ -333,6 +348,11 @@ impl Asked {
             Request::Targets => Ok(Answer::Targets(self.manager.targets())),
             Request::Portals => Ok(Answer::Portals(self.portals())),
             Request::Config => Ok(Answer::Config(Box::new(self.manager.configuration()))),
+            Request::Groups => Ok(Answer::Groups(self.groups.list())),
+            Request::MoveGroup { group, gateway } => {
+                self.order(origin, &group, Some(gateway)).map(Answer::Done)
+            }
+            Request::TakeOverGroup { group } => self.order(origin, &group, None).map(Answer::Done),
             Request::Change { change, .. } => {
                 let done = self.manager.change(&change);
                 audit::log(origin, &change, &done, &self.listener);
@@ -341,6 +361,19 @@ impl Asked {
             Request::Preview { change, .. } => self.manager.preview(&change).map(Answer::Preview),
         };
         answer.map_err(|error| trouble::coded(&error))
+    }
+
+    /// Has a failover group move to a gateway, or this one take it.
+    fn order(&self, origin: &Origin, group: &str, to: Option<u16>) -> Result<Done> {
+        let what = to.map_or("take-over".to_owned(), |to| format!("move to gateway {to}"));
+        let done = self.groups.order(group, to);
+        match &done {
+            Ok(done) => tracing::info!("order by {origin}: group {group:?}: {what}: {}", done.done),
+            Err(error) => {
+                tracing::warn!("order by {origin}: group {group:?}: {what}: refused: {error:#}");
+            }
+        }
+        done
     }
 
     fn sessions(&self) -> Vec<Session> {

@@ -309,7 +309,12 @@ pub(crate) fn open_successor(
 /// An open volume in the target's terms.
 pub(crate) fn entry(served: &Served, open: &Open) -> VolumeEntry {
     let config = &open.config;
-    let identity = identity::of_volume(&served.machine, config);
+    let grouped = config.group.is_some();
+    let mut identity = identity::of_volume(&served.machine, config);
+    if grouped {
+        // The record of a group has none.
+        identity.eui = None;
+    }
     let unit = Unit::new(identity, open.volume.caps().clone());
     VolumeEntry {
         name: config.name.clone(),
@@ -320,11 +325,12 @@ pub(crate) fn entry(served: &Served, open: &Open) -> VolumeEntry {
             removable: config.removable,
             threshold: config.threshold,
             write_cache: config.write_cache,
-            saves: true,
+            // The record of a group keeps what outlives a gateway.
+            saves: !grouped,
             alua: served.server.alua,
             ..unit
         },
-        reservations: Some(reservations(&served.plan.data, &config.name)),
+        reservations: (!grouped).then(|| reservations(&served.plan.data, &config.name)),
     }
 }
 

@@ -3,6 +3,7 @@
 pub mod access;
 mod control;
 pub mod edit;
+mod group;
 mod layers;
 pub mod migrate;
 mod mistake;
@@ -35,6 +36,7 @@ pub use access::Access;
 pub use control::{
     CONTROL_PORT, Control, ControlAt, DEFAULT_CONTROL, SocketGroup, parse_control_option,
 };
+pub use group::{Group, image_of};
 pub use mistake::Mistake;
 pub use nvme::{Host, HostSecret, Hosts, NVME_PORT, Nvme, SecretPlace, Subsystem};
 pub use reach::is_for_discovery;
@@ -78,6 +80,8 @@ pub struct Config {
     pub targets: Vec<Target>,
     /// `[discovery]`
     pub discovery: Access,
+    /// `[group.NAME]`, in the order of their names.
+    pub groups: Vec<Group>,
     /// What is served over NVMe, of `[[portal]]`, `[[target]]` and `[[subsystem]]`.
     pub nvme: Nvme,
     /// `[control]`
@@ -231,6 +235,8 @@ pub struct Volume {
     pub eui: Option<Designator>,
     /// What makes the volume fail, slow or hang; for tests.
     pub layers: Vec<Layer>,
+    /// The failover group that opens it.
+    pub group: Option<String>,
 }
 
 /// Where the blocks of a volume are kept.
@@ -413,10 +419,17 @@ pub fn check(text: &str) -> Result<Config, Vec<Mistake>> {
     let server = sections::server(&top, &mut mistakes);
     let iscsi = sections::iscsi(&top, &mut mistakes);
     let portals = sections::portals(&top, &mut mistakes);
-    let volumes = volumes::volumes(&top, &mut mistakes);
+    let mut volumes = volumes::volumes(&top, &mut mistakes);
     volumes::check_files(&volumes, &mut mistakes);
     let (targets, subsystems) = targets::targets(&top, &portals, &volumes, &mut mistakes);
     let subsystems = nvme::subsystems(&top, &portals, &volumes, subsystems, &mut mistakes);
+    let around = group::Around {
+        server: &server,
+        portals: &portals,
+        targets: &targets,
+        subsystems: &subsystems,
+    };
+    let groups = group::groups(&top, &around, &mut volumes, &mut mistakes);
     let (referrals, announce) = nvme::general(&top, &mut mistakes);
     let control = control::control(&top, &mut mistakes);
     let sandbox = sandbox::sandbox(&top, &mut mistakes);
@@ -438,6 +451,7 @@ pub fn check(text: &str) -> Result<Config, Vec<Mistake>> {
         volumes: volumes.into_iter().filter_map(|volume| volume.value).collect(),
         targets,
         discovery,
+        groups,
         control,
         sandbox,
         notes: mistakes.take_notes(),

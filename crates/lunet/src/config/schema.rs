@@ -78,6 +78,7 @@ pub const ROOT: Table = Table {
         key("volumes", "table of tables", "(none)"),
         key("target", "array of tables", "(required, or subsystem)"),
         key("subsystem", "array of tables", "(none)"),
+        key("group", "table of tables", "(none)"),
         key("nvme", "table", "(all defaults)"),
         key("control", "table", "(all defaults)"),
         key("sandbox", "table", "(all defaults)"),
@@ -296,6 +297,20 @@ pub const CONTROL: Table = Table {
     ],
 };
 
+/// `[group.NAME]`
+pub const GROUP: Table = Table {
+    heading: "[group.NAME]",
+    keys: &[
+        key("record", "string", "(required)"),
+        key("gateway", "integer", "(required)"),
+        key("targets", "array of strings", "(required)"),
+        key("rank", "integer", "(gateway, less 1)"),
+        key("ceph-conf", "path", "\"/etc/ceph/ceph.conf\""),
+        key("ceph-user", "string", "\"admin\""),
+        key("ceph-keyring", "path", "(by ceph-conf)"),
+    ],
+};
+
 /// `[sandbox]`
 pub const SANDBOX: Table = Table {
     heading: "[sandbox]",
@@ -308,7 +323,7 @@ pub const SANDBOX: Table = Table {
 /// Every kind of table below the top.
 pub const TABLES: &[&Table] = &[
     &SERVER, &ISCSI, &PORTAL, &VOLUME, &LAYER, &TARGET, &LUN, &USER, &MUTUAL, &DISCOVERY, &HOST,
-    &SUBSYSTEM, &NVME, &CONTROL, &SANDBOX,
+    &SUBSYSTEM, &NVME, &CONTROL, &SANDBOX, &GROUP,
 ];
 
 /// The candidate that looks most like `name`, if one looks enough like it.

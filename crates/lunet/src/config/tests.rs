@@ -885,3 +885,82 @@ fn names_mistakes(cases: &[(&str, &str, &str)]) {
         assert!(found.is_some_and(|mistake| mistake.text.contains(words)), "{text}: {mistakes:?}");
     }
 }
+
+/// A gateway of a group, with other lines.
+fn group(server: &str, portal: &str, volume: &str, target: &str, group: &str) -> String {
+    format!(
+        "[server]\n{server}\n[[portal]]\naddress = '192.0.2.1'\n{portal}\n[volumes.a]\n{volume}\n\
+         [volumes.b]\nbackend = 'rbd'\nimage = 'rbd://p/b'\n\
+         [[target]]\nname = 'iqn.2026-11.l:x'\n{target}\n\
+         [group.g]\nrecord = 'rbd://p/g'\ngateway = 2\ntargets = ['iqn.2026-11.l:x']\n{group}\n"
+    )
+}
+
+#[test]
+fn a_gateway_has_a_number_and_a_target_whose_volumes_are_its_groups() {
+    let text = group(
+        "alua = 'implicit'",
+        "tag = 2",
+        "backend = 'rbd'\nimage = 'rbd://p/a'",
+        "luns = ['b', 'a']",
+        "ceph-user = 'lunet'",
+    );
+    let config = check(&text).unwrap();
+    let [group] = &config.groups[..] else { panic!("one group") };
+    assert_eq!((&*group.name, group.gateway, group.rank, group.target), ("g", 2, 1, 0));
+    assert_eq!((group.place().user_name(), group.place().name.image()), ("lunet", "g"));
+    assert!(config.volumes.iter().all(|volume| volume.group.as_deref() == Some("g")));
+}
+
+#[test]
+fn what_gateways_could_differ_in_is_refused() {
+    let rbd = "backend = 'rbd'\nimage = 'rbd://p/a'";
+    let of = |server: &str, portal: &str, volume: &str, target: &str, more: &str| {
+        let text = group(server, portal, volume, target, more);
+        let mistakes = check(&text).unwrap_err();
+        let line = |mistake: &Mistake| text.lines().nth(mistake.line - 1).unwrap_or_default();
+        assert_eq!(mistakes.len(), 1, "{mistakes:?}");
+        assert!(!mistakes[0].text.contains('\n'), "{mistakes:?}");
+        format!("{} | {}", line(&mistakes[0]), mistakes[0])
+    };
+    let (alua, tag, luns) = ("alua = 'implicit'", "tag = 2", "luns = ['a', 'b']");
+    let other = "[[target]]\nname = 'iqn.2026-11.l:y'\nluns = ['b']";
+    let subsystem = "[[subsystem]]\nnqn = 'nqn.2026-11.l:s'\nnamespaces = ['b']";
+    let nvme = "tag = 2\n[[portal]]\naddress = '192.0.2.1'\ntransport = 'nvme-tcp'";
+    let with = |key: &str| of(alua, tag, &format!("{rbd}\n{key}"), luns, "");
+    for (told, words) in [
+        (of("", tag, rbd, luns, ""), "needs `alua = \"implicit\"`"),
+        (of(alua, "tag = 1", rbd, luns, ""), "needs `tag = 2`"),
+        (of(alua, "tag = 2\ngroup-state = 'standby'", rbd, luns, ""), "`group-state`"),
+        (of(alua, tag, "backend = 'memory'\nsize = 512", luns, ""), "needs backend = \"rbd\""),
+        (of(alua, tag, rbd, "luns = { 0 = 'a', 2 = 'b' }", ""), "without a gap"),
+        (of(alua, tag, rbd, "", ""), "without a gap"),
+        (of(alua, tag, rbd, luns, other), "is shown by iqn.2026-11.l:y as well"),
+        (of(alua, nvme, rbd, luns, subsystem), "is shown by nqn.2026-11.l:s as well"),
+        (
+            of(alua, nvme, rbd, "luns = ['a', 'b']\nprotocols = ['iscsi', 'nvme']", ""),
+            "over iSCSI alone",
+        ),
+        (of(alua, tag, "backend = 'rbd'\nimage = 'rbd://p/b'", luns, ""), "has already"),
+        (with("ceph-user = 'other'"), "leave them out"),
+        (with("block-size = 4096"), "cannot have `block-size`"),
+        (with("vendor = 'ACME'"), "cannot have `vendor`"),
+        (with("read-only = true"), "cannot have `read-only`"),
+    ] {
+        assert!(told.contains(words), "{words}: {told}");
+    }
+    names_mistakes(&[
+        (
+            "[group.g]\nrecord = 'rbd://p/g'\ngateway = 1\ntargets = []\n",
+            "group.g.targets",
+            "one target",
+        ),
+        ("[group.g]\nrecord = 'rbd://p/g'\ngateway = 0\n", "group.g.gateway", "from 1 to"),
+        ("[group.g]\nrecord = 'p/g'\n", "group.g.record", "rbd://"),
+        (
+            "[group.g]\ntargets = ['iqn.2026-11.l:no']\n",
+            "group.g.targets",
+            "there is no [[target]]",
+        ),
+    ]);
+}

@@ -146,6 +146,7 @@ fn volume(
         naa,
         eui,
         layers: layers(table, mistakes),
+        group: None,
     })
 }
 
@@ -271,6 +272,16 @@ fn one_writer(table: &Section<'_>, others: &[Found], backend: &Backend, mistakes
 fn image(table: &Section<'_>, mistakes: &mut Mistakes) -> Option<Backend> {
     let name: Convert<'_, ImageName> =
         &|value| ImageName::parse(&string(value)?).map_err(|refusal| refusal.to_string());
+    let (conf, user, keyring) = cluster(table, mistakes);
+    let image = table.get("image", name, mistakes)?.value;
+    Some(Backend::Rbd { image, conf, user, keyring })
+}
+
+/// `ceph-conf`, `ceph-user` and `ceph-keyring`.
+pub(super) fn cluster(
+    table: &Section<'_>,
+    mistakes: &mut Mistakes,
+) -> (Option<PathBuf>, Option<String>, Option<PathBuf>) {
     let user: Convert<'_, String> = &|value| {
         let text = string(value)?;
         let known = |c: char| c.is_ascii_graphic() && c != '/';
@@ -292,8 +303,7 @@ fn image(table: &Section<'_>, mistakes: &mut Mistakes) -> Option<Backend> {
         |key, mistakes: &mut Mistakes| table.get(key, absolute, mistakes).map(|found| found.value);
     let (conf, keyring) = (file("ceph-conf", mistakes), file("ceph-keyring", mistakes));
     let user = table.get("ceph-user", user, mistakes).map(|found| found.value);
-    let image = table.get("image", name, mistakes)?.value;
-    Some(Backend::Rbd { image, conf, user, keyring })
+    (conf, user, keyring)
 }
 
 fn word(kind: Kind) -> &'static str {

@@ -7,8 +7,8 @@ use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use lunet_api::{
-    Call, Change, Configuration, Done, Portal, Preview, Request, Session, Snapshot, Stats, Target,
-    Unread, Volume, read_reply,
+    Call, Change, Configuration, Done, Group, Portal, Preview, Request, Session, Snapshot, Stats,
+    Target, Unread, Volume, read_reply,
 };
 use serde::de::DeserializeOwned;
 use serde_json::Value;
@@ -103,6 +103,18 @@ impl Client {
 
     pub fn config(&self) -> Result<Configuration, Error> {
         self.ask(&Request::Config)
+    }
+
+    pub fn groups(&self) -> Result<Vec<Group>, Error> {
+        self.ask(&Request::Groups)
+    }
+
+    pub fn move_group(&self, group: String, gateway: u16) -> Result<Done, Error> {
+        self.ask(&Request::MoveGroup { group, gateway })
+    }
+
+    pub fn take_over_group(&self, group: String) -> Result<Done, Error> {
+        self.ask(&Request::TakeOverGroup { group })
     }
 
     pub fn change(&self, change: Change) -> Result<Done, Error> {

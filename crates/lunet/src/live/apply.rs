@@ -150,6 +150,7 @@ impl Manager {
         if same && now.unserved.is_empty() {
             return Ok(None);
         }
+        super::groups::check(now, &next)?;
         check_fixed(&now.plan, &next, self.nvme.handle().is_some())?;
         serve::check_tls(&next.config)?;
         let mut entries = Vec::new();
@@ -263,6 +264,10 @@ fn still_unserved(
     error: anyhow::Error,
 ) -> Result<Unserved> {
     let failure = error.downcast::<Failure>()?;
+    if let (Some(_), Some(unserved)) = (&volume.group, now.unserved.get(&volume.name)) {
+        // It is known how its group calls it.
+        return Ok(unserved.clone());
+    }
     if !failure.known && !now.unserved.contains_key(&volume.name) {
         return Err(failure.into());
     }

@@ -136,7 +136,8 @@ impl Manager {
     fn changed_images(&self) -> Vec<String> {
         let now = self.now();
         let mut changed = Vec::new();
-        for (name, open) in &now.open {
+        // Of images of failover groups, their groups are told at once.
+        for (name, open) in now.open.iter().filter(|(_, open)| open.config.group.is_none()) {
             match rbd::news(&open.volume) {
                 Some(News::Changed) => changed.push(name.clone()),
                 Some(News::Lost { errno }) => drop(open.health.fail(Cause::TakenOver { errno })),

@@ -25,6 +25,7 @@ mod clones;
 mod differences;
 mod effects;
 mod foretell;
+mod groups;
 mod identity;
 mod images;
 mod journal;
@@ -202,6 +203,7 @@ impl Manager {
     /// # Errors
     /// Why not, in one sentence; then nothing has changed.
     pub fn change(&self, change: &Change) -> Result<Done> {
+        groups::refuse_change(&self.now(), change)?;
         if let Some(apart) = self.begin_apart(change, false)? {
             return apart.carry_out();
         }
@@ -372,6 +374,7 @@ impl Manager {
         let mut editor = Editor::new(&Self::text(now))?;
         edit(&mut editor)?;
         let plan = self.plan_of(Zeroizing::new(editor.text()))?;
+        groups::check(now, &plan)?;
         self.weigh(now, plan, consent, "do it all the same with --force")
     }
 

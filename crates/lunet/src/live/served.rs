@@ -44,6 +44,12 @@ impl Open {
         self.health.not_stable(errno, failures::PATIENCE);
     }
 
+    /// An image that its failover group has open. Nothing of it can fail to become stable later.
+    pub fn of_group(config: config::Volume, volume: lunet_backends::Volume) -> Self {
+        let health = Health::new(&config.name);
+        Self { config, volume, health }
+    }
+
     /// The same storage, which is open, as another volume.
     pub fn with(&self, config: config::Volume, volume: lunet_backends::Volume) -> Self {
         Self { config, volume, health: self.health.clone() }
@@ -92,7 +98,20 @@ impl Served {
         };
         let entries: Vec<VolumeEntry> = config.volumes.iter().filter_map(entry).collect();
         debug_assert_eq!(entries.len(), config.volumes.len());
-        Layout { keep_sessions: self.keep_sessions, ..serve::layout(config, entries) }
+        let mut layout = serve::layout(config, entries);
+        for target in &mut layout.targets {
+            target.luns.retain(|(_, at)| self.is_identified(&config.volumes[*at]));
+        }
+        Layout { keep_sessions: self.keep_sessions, ..layout }
+    }
+
+    /// False for a volume of a failover group as long as it is not known how all gateways call it: initiators would take it
+    /// for another one.
+    fn is_identified(&self, volume: &config::Volume) -> bool {
+        let open = self.open.get(&volume.name).map(|open| &open.config);
+        let known = open.or_else(|| self.unserved.get(&volume.name).map(|one| &one.config));
+        let named = |known: &config::Volume| known.naa.is_some() && known.serial.is_some();
+        volume.group.is_none() || known.is_some_and(named)
     }
 
     /// The volume with this name.

@@ -6,8 +6,8 @@ use std::os::unix::ffi::OsStrExt;
 use std::path::PathBuf;
 
 use lunet_api::{
-    Answer, Configuration, Done, Error, Portal, Preview, Request, Session, Snapshot, Stats, Target,
-    Volume,
+    Answer, Configuration, Done, Error, Group, Portal, Preview, Request, Session, Snapshot, Stats,
+    Target, Volume,
 };
 use lunet_control::{AuditEntry, RefusedLogin, Role};
 use serde::{Deserialize, Serialize};
@@ -109,6 +109,7 @@ enum Tagged {
     Targets(Vec<Target>),
     Portals(Vec<Portal>),
     Config(Box<Configuration>),
+    Groups(Vec<Group>),
     Done(Done),
     Preview(Preview),
 }
@@ -152,6 +153,7 @@ mod tests {
             Answer::Targets(vec![Target::default()]),
             Answer::Portals(vec![Portal::default()]),
             Answer::Config(Box::default()),
+            Answer::Groups(vec![Group::default()]),
             Answer::Done(Done::default()),
             Answer::Preview(Preview::default()),
         ];

@@ -98,6 +98,10 @@ impl Reach {
                 reach.read.extend(conf.iter().chain(keyring).map(|file| with_its_directory(file)));
             }
         }
+        for group in &plan.config.groups {
+            let files = group.conf.iter().chain(&group.keyring);
+            reach.read.extend(files.map(|file| with_its_directory(file)));
+        }
         let control = &plan.config.control;
         let certificate = control.certificate.iter().flat_map(|(one, key)| [one, key]);
         let secrets = secrets::files(&plan.config);
@@ -179,6 +183,7 @@ pub fn limit(reach: &Reach) -> Result<Limited> {
     let files = rules.restrict_self()?.ruleset;
     // Clients of Ceph connect to their cluster. Their threads come from this one, which has the limits of now.
     lunet_backends::rbd::begin()?;
+    lunet_group::begin()?;
     // Nobody else connects to anybody.
     Ruleset::default()
         .set_compatibility(CompatLevel::BestEffort)

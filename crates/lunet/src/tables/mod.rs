@@ -1,5 +1,6 @@
 //! Answers of the control socket as text for people.
 
+mod groups;
 pub(crate) mod layout;
 mod preview;
 mod sessions;
@@ -8,6 +9,7 @@ mod targets;
 mod verdict;
 mod volumes;
 
+pub use groups::groups;
 pub use preview::preview;
 pub use sessions::sessions;
 pub use stats::{portals, stats};

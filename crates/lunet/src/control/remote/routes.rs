@@ -140,6 +140,10 @@ pub(super) fn of(request: &Request) -> Result<Asked, Error> {
         Request::Targets => get(&["targets"]),
         Request::Portals => get(&["portals"]),
         Request::Config => get(&["config"]),
+        Request::Groups | Request::MoveGroup { .. } | Request::TakeOverGroup { .. } => {
+            let fix = "run the command on the gateway itself";
+            Err(Error::new(Code::Unsupported, "REST has no form for failover groups").fix(fix))
+        }
         Request::Change { change, .. } => of_change(change),
         Request::Preview { change, .. } => Ok(of_change(change)?.flag("dry_run", true)),
     }

@@ -1,0 +1,254 @@
+//! `[group.NAME]`: a failover group, which this lunet is a gateway of.
+
+use std::path::PathBuf;
+
+use lunet_backends::rbd::{ImageName, Place};
+use lunet_gateway::MAX_VOLUMES;
+use lunet_scsi::alua::{AccessState, Alua};
+
+use super::mistake::Mistakes;
+use super::reader::{Section, integer, string};
+use super::schema;
+use super::sections::Listening;
+use super::volumes::{Found, cluster};
+use super::{Backend, Portal, Server, Subsystem, Target, Volume};
+use crate::names;
+
+/// `[group.NAME]`
+#[derive(Clone, Debug, PartialEq)]
+pub struct Group {
+    /// Its name here.
+    pub name: String,
+    /// Where its record is: pool, namespace, and its name there in the place of an image's.
+    pub record: ImageName,
+    /// Which of its gateways this is; also the tag of the portals that lead to its target.
+    pub gateway: u16,
+    /// Its place among the gateways: who has the lowest takes over first.
+    pub rank: u32,
+    /// The index of its target in [`Config::targets`](super::Config::targets).
+    pub target: usize,
+    /// The configuration of Ceph; /etc/ceph/ceph.conf if left out.
+    pub conf: Option<PathBuf>,
+    /// The user of the cluster, without `client.`; admin if left out.
+    pub user: Option<String>,
+    /// The file with the user's key, which is a secret; by the configuration of Ceph if left out.
+    pub keyring: Option<PathBuf>,
+}
+
+impl Group {
+    /// How its record is reached.
+    pub fn place(&self) -> Place {
+        Place {
+            conf: self.conf.clone(),
+            user: self.user.clone(),
+            keyring: self.keyring.clone(),
+            ..Place::new(self.record.clone())
+        }
+    }
+}
+
+/// What else is configured, as a group has to fit it.
+pub(super) struct Around<'a> {
+    pub(super) server: &'a Server,
+    pub(super) portals: &'a Listening,
+    pub(super) targets: &'a [Target],
+    pub(super) subsystems: &'a [Subsystem],
+}
+
+/// Reads all groups, and marks their volumes.
+pub(super) fn groups(
+    top: &Section<'_>,
+    around: &Around<'_>,
+    volumes: &mut [Found],
+    mistakes: &mut Mistakes,
+) -> Vec<Group> {
+    let Some(value) = top.raw("group") else { return Vec::new() };
+    let Some(tables) = value.get_ref().as_table() else {
+        let text = format!("must be written as {}, once for each", schema::GROUP.heading);
+        mistakes.add(value.span().start, "group", text);
+        return Vec::new();
+    };
+    let mut out: Vec<Group> = Vec::new();
+    for (name, value) in tables {
+        let key = format!("group.{}", name.get_ref());
+        if let Err(text) = names::check_volume_name(name.get_ref()) {
+            mistakes.add(name.span().start, key.clone(), text);
+        }
+        let Some(table) = Section::open(value, key, &schema::GROUP, mistakes) else { continue };
+        let Some(group) = group(name.get_ref(), &table, around, mistakes) else { continue };
+        let same = |other: &&Group| other.record == group.record || other.target == group.target;
+        if let Some(other) = out.iter().find(same) {
+            let text = format!("has the record or the target of group \"{}\" already", other.name);
+            mistakes.add(table.offset, table.path.clone(), text);
+        }
+        fits(&table, &group, around, volumes, mistakes);
+        let target = &around.targets[group.target];
+        for (_, at) in &target.luns {
+            volumes[*at].value.iter_mut().for_each(|it| it.group = Some(group.name.clone()));
+        }
+        out.push(group);
+    }
+    out
+}
+
+fn group(
+    name: &str,
+    table: &Section<'_>,
+    around: &Around<'_>,
+    mistakes: &mut Mistakes,
+) -> Option<Group> {
+    ["record", "gateway", "targets"].iter().for_each(|key| table.missing(key, mistakes));
+    let record = table.get(
+        "record",
+        &|value| ImageName::parse(&string(value)?).map_err(|refusal| refusal.to_string()),
+        mistakes,
+    );
+    let gateway = table.get("gateway", &|v| integer(v, 1..=65_535), mistakes);
+    let rank = table.get("rank", &|v| integer(v, 0..=65_535), mistakes);
+    let (conf, user, keyring) = cluster(table, mistakes);
+    let target = target(table, around, mistakes);
+    let gateway = gateway?.value as u16;
+    let rank = rank.map_or(u32::from(gateway) - 1, |rank| rank.value as u32);
+    let (record, target) = (record?.value, target?);
+    Some(Group { name: name.to_owned(), record, gateway, rank, target, conf, user, keyring })
+}
+
+/// The index of its one target.
+fn target(table: &Section<'_>, around: &Around<'_>, mistakes: &mut Mistakes) -> Option<usize> {
+    let value = table.raw("targets")?;
+    let named = value.get_ref().as_array().filter(|items| items.len() == 1);
+    let named = named.map(|items| string(items[0].get_ref()));
+    let found = match named {
+        None => Err("must be an array of one target: a group has one".to_owned()),
+        Some(name) => name.and_then(|name| {
+            let found = around.targets.iter().position(|target| target.name == name);
+            found.ok_or_else(|| format!("there is no [[target]] {name}"))
+        }),
+    };
+    found.map_err(|text| mistakes.add(value.span().start, table.key("targets"), text)).ok()
+}
+
+/// Refuses whatever gateways of a group could differ in, or initiators could reach past it.
+fn fits(
+    table: &Section<'_>,
+    group: &Group,
+    around: &Around<'_>,
+    volumes: &[Found],
+    mistakes: &mut Mistakes,
+) {
+    let target = &around.targets[group.target];
+    let at = table.raw("targets").map_or(table.offset, |value| value.span().start);
+    if around.server.alua != Alua::Implicit {
+        let text =
+            "needs `alua = \"implicit\"` in [server]: access states are the group's to change";
+        mistakes.add(table.offset, table.path.clone(), text);
+    }
+    for text in wrong_with(group, target, around) {
+        mistakes.add(at, table.key("targets"), text);
+    }
+    let mut images: Vec<&ImageName> = Vec::new();
+    for (_, index) in &target.luns {
+        let found = &volumes[*index];
+        let Some(volume) = &found.value else { continue };
+        let key = format!("volumes.{}", found.name);
+        if let Err(text) = fits_volume(group, volume, &images) {
+            mistakes.add(found.offset, key.clone(), text);
+        }
+        images.extend(image_of(volume));
+        if let Some(other) = shown_by(*index, group, around) {
+            let name = &group.name;
+            let text = format!("is shown by {other} as well, which is not in group \"{name}\"");
+            mistakes.add(found.offset, key, text);
+        }
+    }
+}
+
+/// What is wrong with the target of a group, and with the portals that lead to it.
+fn wrong_with(group: &Group, target: &Target, around: &Around<'_>) -> Vec<String> {
+    let mut wrong = Vec::new();
+    if around.subsystems.iter().any(|one| one.target.as_ref() == Some(&target.name)) {
+        let text = "has a target with the protocol \"nvme\": groups are served over iSCSI alone";
+        wrong.push(text.to_owned());
+    }
+    let all = around.portals.iscsi.iter().enumerate();
+    let leads = |at: &usize| target.portals.is_empty() || target.portals.contains(at);
+    let leading: Vec<_> = all.filter(|(at, _)| leads(at)).map(|(_, portal)| portal).collect();
+    let right = |tag: u16| tag == group.gateway;
+    // Without any, there is the one that is opened by default.
+    if leading.is_empty() && !right(1) || !leading.iter().all(|portal| right(portal.value.tag)) {
+        wrong.push(format!(
+            "has a target whose portals have other tags than {0}: each [[portal]] that leads to it needs `tag = {0}`, the number \
+             of this gateway",
+            group.gateway
+        ));
+    }
+    let plain = |portal: &Portal| portal.group_state == AccessState::Optimized && !portal.preferred;
+    if !leading.iter().all(|portal| plain(&portal.value)) {
+        let text = "has a target with a portal that has `group-state` or `preferred`: access states are the group's";
+        wrong.push(text.to_owned());
+    }
+    let in_order = target.luns.iter().enumerate().all(|(n, (lun, _))| usize::from(*lun) == n);
+    if target.luns.is_empty() || target.luns.len() > MAX_VOLUMES || !in_order {
+        wrong.push(format!(
+            "has a target whose LUNs are not 0, 1, 2 and so on without a gap, up to {MAX_VOLUMES} of them: all gateways number \
+             them alike"
+        ));
+    }
+    wrong
+}
+
+/// What else shows a volume of a group.
+fn shown_by(index: usize, group: &Group, around: &Around<'_>) -> Option<String> {
+    let shown = |(_, other): &(u16, usize)| *other == index;
+    let mut others = around.targets.iter().enumerate();
+    let other = others.find(|(at, other)| *at != group.target && other.luns.iter().any(shown));
+    let over_nvme = |one: &&Subsystem| {
+        one.target.is_none() && one.namespaces.iter().any(|(_, other)| *other == index)
+    };
+    let subsystem = || around.subsystems.iter().find(over_nvme).map(|one| one.nqn.clone());
+    other.map(|(_, target)| target.name.clone()).or_else(subsystem)
+}
+
+/// The image of a volume, if it is one.
+pub fn image_of(volume: &Volume) -> Option<&ImageName> {
+    match &volume.backend {
+        Backend::Rbd { image, .. } => Some(image),
+        _ => None,
+    }
+}
+
+/// Says why a volume cannot be one of a group's.
+fn fits_volume(group: &Group, volume: &Volume, images: &[&ImageName]) -> Result<(), String> {
+    let name = &group.name;
+    let Backend::Rbd { image, conf, user, keyring } = &volume.backend else {
+        return Err(format!("belongs to group \"{name}\", which needs backend = \"rbd\""));
+    };
+    if images.contains(&image) {
+        return Err(format!("has an image that another volume of group \"{name}\" has already"));
+    }
+    let differs = conf.is_some() && *conf != group.conf
+        || user.is_some() && *user != group.user
+        || keyring.is_some() && *keyring != group.keyring;
+    if differs {
+        return Err(format!(
+            "belongs to group \"{name}\", and its `ceph-` keys are that group's: leave them out"
+        ));
+    }
+    // What the record does not have, all gateways must have by default.
+    let given = [
+        ("block-size", volume.block_size.is_some()),
+        ("physical-block-size", volume.physical_block_size.is_some()),
+        ("read-only", volume.read_only),
+        ("removable", volume.removable),
+        ("vendor", volume.vendor.is_some()),
+        ("product", volume.product.is_some()),
+        ("eui", volume.eui.is_some()),
+        ("layers", !volume.layers.is_empty()),
+    ];
+    match given.iter().find(|(_, given)| *given) {
+        Some((key, _)) => {
+            Err(format!("belongs to group \"{name}\", whose volumes cannot have `{key}`"))
+        }
+        None => Ok(()),
+    }
+}

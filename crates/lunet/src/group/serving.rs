@@ -1,0 +1,218 @@
+//! What this server does for a group: its thread calls it, one thing after the other.
+
+use std::sync::mpsc::sync_channel;
+use std::sync::{Arc, PoisonError};
+
+use lunet_backends::rbd::{Unanswered, of_group};
+use lunet_front_iscsi::{Execution, GroupHandle, GroupRequest};
+use lunet_gateway::{
+    Access, Answer, Attention, Contents, Epoch, Gate, Notice, OpId, Order, Port, Record, Refusal,
+    Request,
+};
+use lunet_group::{Drained, Error, Handle, Serving, Status, Storage};
+use lunet_os::sync::Mutex;
+
+use super::agreement::Expected;
+use super::{Ending, State};
+use crate::config;
+use crate::live::Manager;
+use crate::serve;
+
+/// EROFS: the group is to be another gateway's.
+const READ_ONLY: i32 = 30;
+
+/// A group's way to the shards, to what is served, and to whoever asks about it.
+pub(super) struct Server {
+    pub(super) name: String,
+    pub(super) expected: Arc<Expected>,
+    pub(super) shards: GroupHandle,
+    pub(super) manager: Arc<Manager>,
+    pub(super) state: Arc<Mutex<State>>,
+    pub(super) ending: Ending,
+    pub(super) thread: Handle,
+    /// The volumes that are served, with the names of the record.
+    pub(super) volumes: Vec<config::Volume>,
+    pub(super) client: Option<OpId>,
+    pub(super) ports: Vec<Port>,
+    /// What clients of this server have left behind that may still land.
+    pub(super) unanswered: Vec<Unanswered>,
+    pub(super) contents: Arc<Mutex<Kept>>,
+}
+
+/// What the record contains, and what it will contain if a change comes about.
+#[derive(Default)]
+pub(super) struct Kept {
+    now: Contents,
+    next: Option<Contents>,
+}
+
+/// Gives an order to all shards, and waits until each has done its part. A shard that ends has none left.
+pub(super) fn wait(order: impl FnOnce(Box<dyn FnOnce() + Send + Sync>)) {
+    let (sender, done) = sync_channel::<()>(1);
+    order(Box::new(move || drop(sender.send(()))));
+    // Without a sender the order was given up.
+    let _ = done.recv();
+}
+
+impl Server {
+    fn state(&self) -> lunet_os::sync::MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// The group has come to a new epoch since former clients of this server were its owner: that is behind the fence of a
+    /// takeover, or behind a move, for which they had nothing under way.
+    fn former_clients_are_fenced(&mut self) {
+        let present = usize::from(self.client.is_some());
+        let former = self.unanswered.len().saturating_sub(present);
+        self.unanswered.drain(..former).for_each(|former| former.cannot_land());
+    }
+
+    /// Has all shards open what one client has open.
+    fn open(&mut self, storage: &Storage) -> Result<(), String> {
+        let volumes = self.expected.identified(&storage.record);
+        let volumes = volumes.ok_or("the record does not agree with the configuration")?;
+        let unanswered = Unanswered::default();
+        let mut opened = Vec::new();
+        for (config, image) in volumes.iter().zip(&storage.images) {
+            let (thread, client) = (self.thread.clone(), storage.client);
+            let failed = Arc::new(move |errno| thread.io_failed(client, errno));
+            // Its path is in the data directory for files alone.
+            let spec = serve::spec(config, std::path::Path::new(""));
+            let volume = of_group(&spec, image.clone(), failed, unanswered.clone());
+            let volume = volume.map_err(|error| format!("volume {}: {error}", config.name))?;
+            opened.push((config.clone(), Some(volume)));
+        }
+        self.manager.give_group(opened).map_err(|error| format!("{error:#}"))?;
+        self.unanswered.push(unanswered);
+        self.volumes = volumes;
+        self.client = Some(storage.client);
+        self.ports = storage.record.ports.clone();
+        Ok(())
+    }
+}
+
+impl Serving for Server {
+    fn storage(&mut self, storage: Option<Storage>) -> Result<(), String> {
+        if let Some(storage) = storage {
+            return self.open(&storage);
+        }
+        self.client = None;
+        let volumes = std::mem::take(&mut self.volumes);
+        // The end of the server lets go of all volumes, and takes no changes.
+        if self.ending.is_near() || volumes.is_empty() {
+            return Ok(());
+        }
+        let absent = volumes.into_iter().map(|config| (config, None)).collect();
+        self.manager.give_group(absent).map_err(|error| {
+            tracing::warn!(group = %self.name, "shards hold on to images that are closed: {error:#}");
+            format!("{error:#}")
+        })
+    }
+
+    fn gate(&mut self, gate: Gate) {
+        wait(|done| self.shards.set_gate(gate, done));
+    }
+
+    fn stop_answering(&mut self, gate: Gate) {
+        tracing::warn!(group = %self.name, "this gateway owns the group no more: its connections are reset");
+        wait(|done| self.shards.stop_answering(gate, done));
+    }
+
+    fn abort_connections(&mut self) {
+        wait(|done| self.shards.abort_connections(done));
+    }
+
+    fn load(&mut self, record: &Record) {
+        self.former_clients_are_fenced();
+        *self.contents.lock().unwrap_or_else(PoisonError::into_inner) =
+            Kept { now: record.contents.clone(), next: None };
+        if let Err(volume) = self.shards.load(record) {
+            tracing::error!(group = %self.name, "the reservations of volume {volume} contradict themselves");
+            self.client.into_iter().for_each(|client| self.thread.io_failed(client, READ_ONLY));
+        }
+    }
+
+    fn attention(&mut self, attention: Attention) {
+        self.shards.attention(attention);
+    }
+
+    fn access(&mut self, _epoch: Epoch, access: &Access) {
+        self.former_clients_are_fenced();
+        wait(|done| self.shards.access(&self.ports, access, done));
+    }
+
+    fn drain(&mut self, drained: Drained) {
+        self.shards.drain(move || drained.done());
+    }
+
+    fn execute(&mut self, request: Request, body: Vec<u8>) {
+        let (thread, contents) = (self.thread.clone(), self.contents.clone());
+        self.shards.execute(&body, move |Execution { reserved, answer }| {
+            let mut kept = contents.lock().unwrap_or_else(PoisonError::into_inner);
+            let mut next = kept.now.clone();
+            if let Some((naa, reserved)) = reserved {
+                let mut all = next.volumes.iter_mut();
+                all.find(|it| it.naa == naa)
+                    .into_iter()
+                    .for_each(|it| it.reserved = reserved.clone());
+            }
+            kept.next = Some(next.clone());
+            drop(kept);
+            thread.executed(request, next, answer);
+        });
+    }
+
+    fn apply(&mut self, request: Request) {
+        let mut kept = self.contents.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(next) = kept.next.take() {
+            kept.now = next;
+        }
+        drop(kept);
+        let thread = self.thread.clone();
+        self.shards.apply(move || thread.applied(request));
+    }
+
+    fn abandon(&mut self, _request: Request) {
+        self.contents.lock().unwrap_or_else(PoisonError::into_inner).next = None;
+        self.shards.abandon(|| {});
+    }
+
+    fn answer(&mut self, id: u64, answer: Answer) {
+        self.shards.answer(id, answer);
+    }
+
+    fn refuse(&mut self, order: Order, refusal: Refusal) {
+        tracing::warn!(group = %self.name, "an order is not carried out ({order:?}): {refusal}");
+        self.state().refused = Some(refusal.to_string());
+    }
+
+    fn notice(&mut self, notice: &Notice) {
+        tracing::error!(group = %self.name, "{notice}");
+        self.state().notice = Some(notice.to_string());
+    }
+
+    fn trouble(&mut self, trouble: Option<&Error>) {
+        match trouble {
+            Some(error) => tracing::error!(group = %self.name, "not served: {error}"),
+            None => tracing::info!(group = %self.name, "the group's cluster answers again"),
+        }
+        self.state().trouble = trouble.map(Error::to_string);
+    }
+
+    fn status(&mut self, status: &Status) {
+        tracing::info!(group = %self.name, "{}", super::told(status));
+        let mut state = self.state();
+        if status.owner != state.status.owner {
+            state.notice = None;
+        }
+        state.status = status.clone();
+    }
+}
+
+/// Where requests on reservations go.
+pub(super) fn takes(thread: Handle) -> impl Fn(GroupRequest) + Send + Sync + 'static {
+    move |request| match request {
+        GroupRequest::Reserve(id, body) => thread.reserve(id, body),
+        GroupRequest::Report(id) => thread.report(id),
+    }
+}

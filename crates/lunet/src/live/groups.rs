@@ -1,0 +1,110 @@
+//! Volumes of failover groups: their groups open them, and take them away again.
+
+use anyhow::Result;
+use lunet_api::{Change, Code};
+
+use super::{Manager, Open, Served};
+use crate::config::{self, Config, Volume};
+use crate::opening::Unserved;
+use crate::plan::Plan;
+use crate::trouble::refuse;
+use std::sync::PoisonError;
+use std::sync::atomic::Ordering;
+
+impl Manager {
+    /// Has all shards serve other storage of volumes of a group: an image that it has open, or `None`, which is a stand-in.
+    /// Waits for a change that is under way.
+    ///
+    /// # Errors
+    /// The server stops, or a shard is not ready for it: nothing has changed then.
+    pub fn give_group(&self, volumes: Vec<(Volume, Option<lunet_backends::Volume>)>) -> Result<()> {
+        let _one = self.changing.lock().unwrap_or_else(PoisonError::into_inner);
+        if self.closed.load(Ordering::Acquire) {
+            return refuse(Code::Stopping, "lunet is stopping", "");
+        }
+        let now = self.now();
+        let (mut open, mut waiting) = (now.open.clone(), Vec::new());
+        for (config, volume) in volumes {
+            let name = config.name.clone();
+            let before = open.remove(&name);
+            match volume {
+                Some(volume) => drop(open.insert(name, Open::of_group(config, volume))),
+                None => {
+                    let size = before.map(|open| open.volume.caps().bytes());
+                    let group = config.group.clone().unwrap_or_default();
+                    waiting.push((name, Unserved::waiting(&config, &group, size)));
+                }
+            }
+        }
+        let mut next = now.with(now.plan.clone(), open).keeping(now.keep_sessions);
+        next.unserved.extend(waiting);
+        self.adopt(next, None)
+    }
+}
+
+/// Refuses a plan by which a failover group would be another one: its gateways agree on what it is when they start.
+pub(super) fn check(now: &Served, next: &Plan) -> Result<()> {
+    let (old, new) = (&now.plan.config, &next.config);
+    let names = old.groups.iter().chain(&new.groups).map(|group| &group.name);
+    for name in names {
+        if facts(old, name) != facts(new, name) {
+            return refuse(
+                Code::NeedsRestart,
+                format!(
+                    "group {name}: its target, LUNs, volumes and portals cannot change while lunet runs"
+                ),
+                "restart it, or take that back",
+            );
+        }
+    }
+    Ok(())
+}
+
+/// What may not change of a group.
+#[derive(PartialEq)]
+struct Facts<'c> {
+    group: config::Group,
+    target: &'c str,
+    volumes: Vec<(u16, &'c Volume)>,
+    portals: Vec<&'c config::Portal>,
+}
+
+fn facts<'c>(config: &'c Config, name: &str) -> Option<Facts<'c>> {
+    let group = config.groups.iter().find(|group| group.name == name)?;
+    let target = &config.targets[group.target];
+    let leads = |at: &usize| target.portals.is_empty() || target.portals.contains(at);
+    let portals = config.portals.iter().enumerate().filter(|(at, _)| leads(at));
+    Some(Facts {
+        // Others of the file may come and go.
+        group: config::Group { target: 0, ..group.clone() },
+        target: &target.name,
+        volumes: target.luns.iter().map(|(lun, at)| (*lun, &config.volumes[*at])).collect(),
+        portals: portals.map(|(_, portal)| portal).collect(),
+    })
+}
+
+/// Refuses a change of the storage of a group's volume.
+pub(super) fn refuse_change(now: &Served, change: &Change) -> Result<()> {
+    let name = match change {
+        Change::ResizeVolume { name, .. }
+        | Change::ReopenVolume { name }
+        | Change::RecreateVolume { name }
+        | Change::AdoptVolume { name }
+        | Change::DeleteVolume { name, .. } => name,
+        Change::CreateSnapshot { volume, .. }
+        | Change::DeleteSnapshot { volume, .. }
+        | Change::CloneVolume { volume, .. }
+        | Change::Rollback { volume, .. } => volume,
+        _ => return Ok(()),
+    };
+    let volumes = &now.plan.config.volumes;
+    let group = volumes.iter().find(|volume| volume.name == *name).and_then(|it| it.group.as_ref());
+    match group {
+        Some(group) => refuse(
+            Code::Unsupported,
+            format!("volume {name} belongs to group {group}, whose gateways share its image"),
+            "",
+        ),
+        None => Ok(()),
+    }
+}
