@@ -12,7 +12,7 @@ use lunet_gateway::{
     Access, Action, Answer, Attention, Epoch, Gate, GatewayId, Notice, Order, Record, Refusal,
     Request,
 };
-use lunet_group::{Agrees, Config, Drained, Error, Group, Handle, Serving, Storage};
+use lunet_group::{Agrees, Config, Drained, Error, Group, Handle, Said, Serving, Storage};
 use lunet_rbd::{Ended, ImageName, Lane, Place};
 use lunet_ring::Arena;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
@@ -58,7 +58,7 @@ fn name_of(action: &Action) -> String {
 }
 
 impl Serving for Fake {
-    fn storage(&mut self, storage: Option<Storage>) -> Result<(), String> {
+    fn storage(&mut self, storage: Option<Storage>) -> Result<(), Said> {
         say(if storage.is_some() { "client" } else { "no client" });
         self.tell(Told::Storage(storage));
         Ok(())

@@ -15,7 +15,7 @@ use lunet_rbd::{Place, Watched};
 
 use crate::serving::{Drained, Serving, Storage};
 use crate::session::Session;
-use crate::store::Error;
+use crate::store::{Error, Said};
 
 /// How long locks that are given back with a client are waited for.
 const RELEASE_LIMIT: Duration = Duration::from_secs(1);
@@ -26,19 +26,21 @@ const NO_THREAD: Failure = Failure::Other(11);
 /// EIO: there is no client, and why was told.
 const NO_CLIENT: Failure = Failure::Other(5);
 
-/// Says whether the configuration of a server agrees with a group's record, and in one sentence why not.
+type Judge = dyn Fn(&Record) -> std::result::Result<(), Said> + Send + Sync;
+
+/// Says whether the configuration of a server agrees with a group's record, and why not.
 #[derive(Clone)]
-pub struct Agrees(Arc<dyn Fn(&Record) -> std::result::Result<(), String> + Send + Sync>);
+pub struct Agrees(Arc<Judge>);
 
 impl Agrees {
     /// By this function.
     pub fn new(
-        agrees: impl Fn(&Record) -> std::result::Result<(), String> + Send + Sync + 'static,
+        agrees: impl Fn(&Record) -> std::result::Result<(), Said> + Send + Sync + 'static,
     ) -> Self {
         Self(Arc::new(agrees))
     }
 
-    pub(crate) fn ask(&self, record: &Record) -> std::result::Result<(), String> {
+    pub(crate) fn ask(&self, record: &Record) -> std::result::Result<(), Said> {
         (self.0)(record)
     }
 }
@@ -90,7 +92,7 @@ pub struct Config {
 #[derive(Debug)]
 pub(crate) enum Event {
     /// A client was made, or not.
-    Made(OpId, std::result::Result<Session, Error>),
+    Made(OpId, Box<std::result::Result<Session, Error>>),
     /// What a client's watch tells.
     Watched(OpId, Watched),
     /// For the state machine.
@@ -296,7 +298,7 @@ impl Driver {
                 Err(RecvTimeoutError::Timeout) => Some(Input::Tick),
                 Ok(Event::Input(input)) => Some(input),
                 Ok(Event::Watched(op, watched)) => self.watched(op, watched),
-                Ok(Event::Made(op, made)) => self.made(op, made),
+                Ok(Event::Made(op, made)) => self.made(op, *made),
             };
             if let Some(input) = input {
                 self.gateway.handle(self.begun.elapsed(), input);
@@ -399,7 +401,7 @@ impl Driver {
         let made = Builder::new().name("lunet-group-open".into()).spawn(move || {
             let made = Session::open(&config, op, sender.clone());
             // A client that nobody waits for is closed here, on this thread.
-            drop(sender.send(Event::Made(op, made)));
+            drop(sender.send(Event::Made(op, Box::new(made))));
         });
         if made.is_err() {
             drop(self.sender.send(Event::Input(Input::Done(op, Err(NO_THREAD)))));

@@ -20,4 +20,4 @@ mod store;
 
 pub use driver::{Agrees, Config, Group, Handle, Status, begin};
 pub use serving::{Drained, Serving, Storage};
-pub use store::{Error, create, read, remove};
+pub use store::{Error, Said, create, read, remove};

@@ -9,8 +9,8 @@ use lunet_gateway::{
 };
 use lunet_rbd::Image;
 
-use crate::Error;
 use crate::driver::{Event, Status};
+use crate::{Error, Said};
 
 /// The group's images, as one RADOS client has them open.
 #[derive(Clone, Debug)]
@@ -49,7 +49,7 @@ pub trait Serving: Send {
     ///
     /// # Errors
     /// The server cannot serve these images, in one sentence: the client is given up, and the group is not owned with it.
-    fn storage(&mut self, storage: Option<Storage>) -> Result<(), String>;
+    fn storage(&mut self, storage: Option<Storage>) -> Result<(), Said>;
 
     /// The gate is this from now on: [`Gate::admits`] is asked before the first request of a command to storage. When it opens,
     /// each connection of the group is pinged with [`Gate::ping`].

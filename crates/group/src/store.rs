@@ -6,6 +6,11 @@ use std::sync::Arc;
 use lunet_gateway::{Epoch, Invalid, Malformed, Record};
 use lunet_rbd::{Client, ImageName, Object, Place};
 
+/// What a server has to say of a group, in one sentence.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("{0}")]
+pub struct Said(pub String);
+
 /// Why a group cannot be used.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
@@ -39,10 +44,10 @@ pub enum Error {
     },
     /// The server's configuration says something else than the record.
     #[error("the configuration does not agree with the group's record: {0}")]
-    Disagrees(String),
+    Disagrees(Said),
     /// The server cannot serve the images.
     #[error("the group's images cannot be served: {0}")]
-    Refused(String),
+    Refused(Said),
     /// It makes no sense.
     #[error(transparent)]
     Invalid(#[from] Invalid),

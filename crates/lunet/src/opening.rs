@@ -137,7 +137,7 @@ impl Failure {
     /// The volume is its failover group's to open.
     pub fn waits(config: &Volume, group: &str) -> Self {
         let text = format!("group {group} has not opened it: `lunet group list` says more");
-        Self { volume: config.name.clone(), text, kind: Kind::Missing, known: true }
+        Self { volume: config.name.clone(), text, kind: Kind::Missing, known: true, silent: false }
     }
 
     fn of(config: &Volume, known: bool, kind: Kind, what: String) -> Self {

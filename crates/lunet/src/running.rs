@@ -94,7 +94,7 @@ impl Opened {
         let groups = match Groups::start(&config, &server.handle(), &manager) {
             Ok(groups) => Arc::new(groups),
             Err(error) => {
-                drop(nvme.take().map(|nvme| nvme.stop(Duration::ZERO)));
+                let _ = nvme.take().map(|nvme| nvme.stop(Duration::ZERO));
                 server.stop(Duration::ZERO);
                 return Err(error);
             }

@@ -114,6 +114,10 @@ impl Service for Fake {
             }
             Request::Snapshots { .. } => Answer::Snapshots(Vec::new()),
             Request::Portals => Answer::Portals(Vec::new()),
+            Request::Groups => Answer::Groups(Vec::new()),
+            Request::MoveGroup { .. } | Request::TakeOverGroup { .. } => {
+                return Err(Error::new(Code::NotFound, "there is no such group"));
+            }
             Request::Config => {
                 let text = self.text.lock().unwrap().clone();
                 let pending = self.pending.lock().unwrap().clone();

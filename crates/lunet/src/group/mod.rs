@@ -12,7 +12,7 @@ use anyhow::{Context, Result, bail};
 use lunet_api::{Code, Done, GroupState};
 use lunet_front_iscsi::{GroupHandle, Handle};
 use lunet_gateway::{Condition, Epoch, Gateway, GatewayId, Order};
-use lunet_group::{Agrees, Status};
+use lunet_group::{Agrees, Said, Status};
 use lunet_os::sync::{Mutex, MutexGuard};
 
 use self::agreement::{Expected, record_of};
@@ -217,7 +217,7 @@ fn start(
     let expected = Arc::new(Expected::new(config, group));
     let agrees = {
         let expected = expected.clone();
-        Agrees::new(move |record| expected.agrees(record))
+        Agrees::new(move |record| expected.agrees(record).map_err(Said))
     };
     let (name, manager, ending, seen) =
         (group.name.clone(), manager.clone(), ending.clone(), state.clone());

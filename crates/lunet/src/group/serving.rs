@@ -9,7 +9,7 @@ use lunet_gateway::{
     Access, Answer, Attention, Contents, Epoch, Gate, Notice, OpId, Order, Port, Record, Refusal,
     Request,
 };
-use lunet_group::{Drained, Error, Handle, Serving, Status, Storage};
+use lunet_group::{Drained, Error, Handle, Said, Serving, Status, Storage};
 use lunet_os::sync::Mutex;
 
 use super::agreement::Expected;
@@ -49,7 +49,10 @@ pub(super) struct Kept {
 /// Gives an order to all shards, and waits until each has done its part. A shard that ends has none left.
 pub(super) fn wait(order: impl FnOnce(Box<dyn FnOnce() + Send + Sync>)) {
     let (sender, done) = sync_channel::<()>(1);
-    order(Box::new(move || drop(sender.send(()))));
+    order(Box::new(move || {
+        // Somebody waits.
+        let _ = sender.send(());
+    }));
     // Without a sender the order was given up.
     let _ = done.recv();
 }
@@ -92,9 +95,9 @@ impl Server {
 }
 
 impl Serving for Server {
-    fn storage(&mut self, storage: Option<Storage>) -> Result<(), String> {
+    fn storage(&mut self, storage: Option<Storage>) -> Result<(), Said> {
         if let Some(storage) = storage {
-            return self.open(&storage);
+            return self.open(&storage).map_err(Said);
         }
         self.client = None;
         let volumes = std::mem::take(&mut self.volumes);
@@ -105,7 +108,7 @@ impl Serving for Server {
         let absent = volumes.into_iter().map(|config| (config, None)).collect();
         self.manager.give_group(absent).map_err(|error| {
             tracing::warn!(group = %self.name, "shards hold on to images that are closed: {error:#}");
-            format!("{error:#}")
+            Said(format!("{error:#}"))
         })
     }
 
