@@ -5,6 +5,7 @@
 
 #[expect(dead_code, reason = "its list is of other tests")]
 mod captured;
+mod fixes;
 mod halves;
 
 use std::collections::BTreeSet;
@@ -125,7 +126,7 @@ fn replace(tree: &mut Tree, from: &str, to: &str) -> Result<(), String> {
 }
 
 impl Planted {
-    fn pair(&self, with: bool) -> Result<Pair, String> {
+    fn trees(&self, with: bool) -> Result<(Tree, Tree), String> {
         let (mut target, mut initiator) = world(self.world);
         let mut change = |overlays: [&str; 2], texts: &[(String, String, String)]| {
             for (side, from, to) in texts {
@@ -141,15 +142,25 @@ impl Planted {
         if with {
             change([&self.target, &self.initiator], &self.replace)?;
         }
+        Ok((target, initiator))
+    }
+
+    /// What is seen of two machines.
+    fn seen(&self, (target, initiator): (&Tree, &Tree), with: bool) -> Pair {
         let mut pair = Pair {
-            target: facts(&target),
-            initiator: facts(&initiator),
+            target: facts(target),
+            initiator: facts(initiator),
             clock_gap_seconds: Some(self.clock.filter(|_| with).unwrap_or(1)),
             probed: Vec::new(),
         };
         let whole = self.whole.filter(|_| with).unwrap_or(true);
         pair.probed = probe(&paths(&pair, false), &|_, bytes| whole || bytes < 100);
-        Ok(pair)
+        pair
+    }
+
+    fn pair(&self, with: bool) -> Result<Pair, String> {
+        let (target, initiator) = self.trees(with)?;
+        Ok(self.seen((&target, &initiator), with))
     }
 }
 
@@ -201,6 +212,52 @@ fn each_planted_fault_is_found_and_its_absence_is_seen() {
         }
     }
     assert!(wrong.is_empty(), "\n{wrong}");
+}
+
+/// Follows what a fix sets on the ends that it names. `false` if it sets nothing that a machine of these has.
+fn follow(fix: &str, target: &mut Tree, initiator: &mut Tree) -> bool {
+    let named = |end: &str| fix.contains("on both") || fix.contains(&format!("on the {end}"));
+    let unnamed = !named("target") && !named("initiator");
+    let mut followed = false;
+    for (tree, end) in [(target, "target"), (initiator, "initiator")] {
+        if !named(end) && !unnamed {
+            continue;
+        }
+        for given in fixes::given(fix, tree) {
+            followed |= given.follow(tree);
+        }
+        let mtu = fix.split_once("ip link set dev ").and_then(|(_, rest)| {
+            let mut words = rest.split_whitespace();
+            Some((words.next()?, words.nth(1)?))
+        });
+        if let Some((name, mtu)) = mtu.filter(|(_, mtu)| mtu.parse::<u32>().is_ok()) {
+            followed |= fixes::set_mtu(tree, name, mtu);
+        }
+    }
+    followed
+}
+
+/// Who has done what a fix says, on the end that it names, is not told of the same fault again.
+#[test]
+fn a_fault_is_over_when_its_fix_was_followed() {
+    let (mut wrong, mut followed) = (String::new(), Vec::new());
+    for (planted, reports) in PLANTED.iter().zip(REPORTS.iter()) {
+        let (report, _) = reports.as_ref().unwrap();
+        let finding = report.findings.iter().find(|finding| finding.check == planted.finds);
+        let fix = &finding.unwrap().fix;
+        let (mut target, mut initiator) = planted.trees(true).unwrap();
+        if !follow(fix, &mut target, &mut initiator) {
+            continue;
+        }
+        followed.push(planted.finds.as_str());
+        let then = examine_pair(&planted.seen((&target, &initiator), true), &CHECKS);
+        if found(&then).contains(planted.finds.as_str()) {
+            let _ = writeln!(wrong, "{}: {}: {fix}", planted.name, planted.finds);
+        }
+    }
+    assert!(wrong.is_empty(), "\n{wrong}");
+    let all = ["peer-congestion", "peer-dctcp", "peer-ecn", "peer-mtu", "peer-timestamps"];
+    assert!(all.iter().all(|check| followed.contains(check)), "{followed:?}");
 }
 
 #[test]

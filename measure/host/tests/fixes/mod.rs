@@ -187,6 +187,30 @@ impl Given {
     }
 }
 
+/// Gives an interface another MTU. `false` if the machine has no such interface.
+#[allow(dead_code, reason = "for two machines alone")]
+pub fn set_mtu(tree: &mut Tree, name: &str, mtu: &str) -> bool {
+    let path = format!("/sys/class/net/{name}/mtu");
+    if !tree.has(&path) {
+        return false;
+    }
+    tree.file(&path, &format!("{mtu}\n"));
+    let start = format!("\"ifname\": \"{name}\", ");
+    let text = tree.to_text();
+    let lines = text.lines().map(|line| match line.split_once(&start) {
+        Some((before, rest)) => match rest.split_once("\"mtu\": ") {
+            Some((between, rest)) => {
+                let rest = rest.trim_start_matches(|c: char| c.is_ascii_digit());
+                format!("{before}{start}{between}\"mtu\": {mtu}{rest}")
+            }
+            None => line.to_owned(),
+        },
+        None => line.to_owned(),
+    });
+    *tree = Tree::parse(&(lines.collect::<Vec<_>>().join("\n") + "\n")).unwrap();
+    true
+}
+
 /// The text of a file that has all choices, with another one in brackets; of any other the value.
 fn chosen(tree: &Tree, path: &str, value: &str) -> String {
     match tree.read(path).filter(|now| now.contains('[')) {
