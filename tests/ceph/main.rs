@@ -213,10 +213,16 @@ fn an_image_whose_lock_was_broken_is_adopted_behind_a_fence() -> Result<()> {
     let [address, id, name] = ceph.holder("broken")?;
     ceph.rbd(&["lock", "rm", "broken", &id, &name])?;
     assert_eq!(ceph.years_listed(&address)?, Some(0));
+    // What finds it out is a write, which nobody answers: its blocks are fenced.
+    let mut unanswered = Vec::new();
     until(PATIENCE, || {
-        let read = log_in(&server).and_then(|mut session| session.read(0, 8, 8, BLOCK));
-        Ok(read.is_err() && !fault(&server)?.is_empty())
+        let mut session = log_in(&server)?;
+        session.start(0, &write16(8, 8), bytes.len(), &bytes)?;
+        unanswered.push(session);
+        sleep(Duration::from_secs(1));
+        Ok(!fault(&server)?.is_empty())
     })?;
+    drop(unanswered);
     // This process has that client open still: what it has sent could land when the hour is over.
     let refused = server.refuses(&["volume", "adopt", "a", "--yes"])?;
     ensure!(refused.contains(&format!("ceph osd blocklist rm {address}")), "{refused}");
@@ -224,7 +230,8 @@ fn an_image_whose_lock_was_broken_is_adopted_behind_a_fence() -> Result<()> {
     server.tell(&["volume", "adopt", "a", "--yes"])?;
     ensure!(ceph.years_listed(&address)? >= Some(9), "the entry is none for ten years");
     assert!(log_in(&server)?.read(0, 8, 8, BLOCK)? == bytes);
-    log_in(&server)?.write(0, 8, &pattern(8, 8 * BLOCK), BLOCK)?;
+    // What was never answered cannot land any more, and fences nothing.
+    until(PATIENCE, || Ok(log_in(&server)?.write(0, 8, &pattern(8, 8 * BLOCK), BLOCK).is_ok()))?;
     server.stop()?;
     Ok(())
 }
@@ -301,6 +308,100 @@ fn an_image_that_grows_is_seen_whoever_has_resized_it() -> Result<()> {
     assert_eq!(capacity(&mut session, 0)?.blocks, 32 << 11);
     session.write(0, (32 << 11) - 8, &bytes, BLOCK)?;
     assert!(session.read(0, (24 << 11) - 8, 8, BLOCK)? == bytes);
+    server.stop()?;
+    Ok(())
+}
+
+#[test]
+fn snapshots_are_kept_by_the_cluster_and_cloned_and_rolled_back_to() -> Result<()> {
+    let Some(ceph) = cluster() else { return Ok(()) };
+    ceph.image("snaps", 16)?;
+    let data = scratch("lunet-rbd-")?;
+    let server = serve(ceph, "snaps", data.path()).start()?;
+    let mut session = log_in(&server)?;
+    let (first, second) = (pattern(1, 8 * BLOCK), pattern(2, 8 * BLOCK));
+    session.write(0, 64, &first, BLOCK)?;
+    server.tell(&["volume", "snapshot", "a@one"])?;
+    session.write(0, 64, &second, BLOCK)?;
+    session.write(0, 20_000, &second, BLOCK)?;
+    let list: Value =
+        serde_json::from_str(&server.tell(&["volume", "snapshots", "a", "--json"])?)?;
+    assert_eq!((&list[0]["snapshot"], &list[0]["size_bytes"]), (&"one".into(), &(16 << 20).into()));
+    assert!(list[0]["created"].as_u64().is_some_and(|at| at > 1_700_000_000), "{list}");
+    assert!(ceph.rbd(&["snap", "ls", "snaps"])?.contains("one"));
+    let again = server.refuses(&["volume", "snapshot", "a@one"])?;
+    assert!(again.contains("there is a snapshot a@one already"), "{again}");
+    // Two of its objects have data.
+    let found = volume(&server)?;
+    assert_eq!((&found["snapshots"], &found["used_bytes"]), (&1.into(), &(8 << 20).into()));
+
+    let whole = server.refuses(&["volume", "clone", "a", "b"])?;
+    assert!(whole.contains("Ceph clones snapshots only"), "{whole}");
+    server.tell(&["volume", "clone", "a@one", "b"])?;
+    let content = ceph.content("b")?;
+    assert!(content.len() == 16 << 20 && content[64 * BLOCK..][..8 * BLOCK] == first[..]);
+    assert!(content[20_000 * BLOCK..][..BLOCK].iter().all(|byte| *byte == 0));
+
+    // It has grown since, and stays as large.
+    server.tell(&["volume", "resize", "a", "24MiB"])?;
+    session.settle(0)?;
+    session.write(0, 40_000, &second, BLOCK)?;
+    session.logout()?;
+    server.tell(&["volume", "rollback", "a@one", "--yes"])?;
+    let mut session = log_in(&server)?;
+    assert_eq!(capacity(&mut session, 0)?.blocks, 24 << 11);
+    assert!(session.read(0, 64, 8, BLOCK)? == first);
+    for lba in [20_000, 40_000] {
+        assert!(session.read(0, lba, 8, BLOCK)?.iter().all(|byte| *byte == 0), "LBA {lba}");
+    }
+    session.write(0, 40_000, &second, BLOCK)?;
+    assert!(ceph.content("snaps")?[40_000 * BLOCK..][..8 * BLOCK] == second[..]);
+
+    // What somebody has protected stays; what has clones may go.
+    ceph.rbd(&["snap", "protect", "snaps@one"])?;
+    let kept = server.refuses(&["volume", "delete", "a@one", "--yes"])?;
+    assert!(kept.contains("`rbd snap unprotect rbd/snaps@one`"), "{kept}");
+    ceph.rbd(&["snap", "unprotect", "snaps@one"])?;
+    server.tell(&["volume", "delete", "a@one", "--yes"])?;
+    assert_eq!(server.tell(&["volume", "snapshots", "a", "--json"])?.trim(), "[]");
+    assert!(ceph.content("b")?[64 * BLOCK..][..8 * BLOCK] == first[..]);
+    server.stop()?;
+    Ok(())
+}
+
+#[test]
+fn volumes_are_made_of_images_that_are_there_and_of_new_ones() -> Result<()> {
+    let Some(ceph) = cluster() else { return Ok(()) };
+    ceph.image("first", 16)?;
+    ceph.image("there", 32)?;
+    let data = scratch("lunet-rbd-")?;
+    let server = serve(ceph, "first", data.path()).start()?;
+    let conf = ceph.conf();
+    let conf = conf.to_str().context("a path")?;
+    let create = |name: &str, image: &str, more: &[&str]| {
+        let image = format!("rbd://rbd/{image}");
+        let words = ["volume", "create", name, "--backend", "rbd", "--ceph-conf", conf, "--image"];
+        [&words[..], &[&image], more].concat().into_iter().map(str::to_owned).collect::<Vec<_>>()
+    };
+    let tell =
+        |words: &[String]| server.tell(&words.iter().map(String::as_str).collect::<Vec<_>>());
+    let refused =
+        |words: &[String]| server.refuses(&words.iter().map(String::as_str).collect::<Vec<_>>());
+    let made = tell(&create("made", "made", &["--size", "8MiB"]))?;
+    assert!(made.contains("volume made of 8 MiB"), "{made}");
+    assert!(tell(&create("there", "there", &[]))?.contains("volume there of 32 MiB"));
+    let info = ceph.rbd(&["info", "made"])?;
+    assert!(info.contains("size 8 MiB") && info.contains("exclusive-lock"), "{info}");
+    let twice = refused(&create("twice", "made", &[]))?;
+    assert!(twice.contains("is that of volume \"made\" already"), "{twice}");
+    let there = refused(&create("other", "first", &["--size", "8MiB"]))?;
+    assert!(there.contains("already"), "{there}");
+    let none = refused(&create("none", "none", &[]))?;
+    assert!(none.contains("there is no such image"), "{none}");
+    let gone = server.tell(&["volume", "delete", "made", "--yes"])?;
+    assert!(gone.contains("its data is still in rbd://rbd/made"), "{gone}");
+    let there = refused(&create("again", "made", &["--size", "8MiB"]))?;
+    assert!(there.contains("there is an image rbd/made already"), "{there}");
     server.stop()?;
     Ok(())
 }

@@ -40,6 +40,30 @@ test("from the first start to a disk that is connected", async ({ page, empty, c
   expect(complaints).toEqual([]);
 });
 
+test("a disk in a cluster of Ceph: an image that is there, or one that is made", async ({ page, mock, complaints }) => {
+  await logIn(page, mock, "new-disk");
+  const asked = page.waitForRequest((it) => it.method() === "POST" && it.url().endsWith("/api/v1/volumes"));
+  await page.getByLabel("Name", { exact: true }).fill("far");
+  await page.getByLabel("A cluster of Ceph").check();
+  await expect(page.getByLabel("Size", { exact: true })).toHaveCount(0);
+  await page.getByLabel("Initiator’s name").fill("iqn.1993-08.org.debian:01:abc");
+  await page.getByRole("button", { name: "Create the disk" }).click();
+  await expect(page.getByText("Give pool and image")).toBeVisible();
+  await page.getByLabel("Image", { exact: true }).fill("rbd://vms/far");
+  await page.getByLabel("User of the cluster").fill("lunet");
+  await page.getByLabel("Make this image").check();
+  await expect(page.getByLabel("Size", { exact: true })).toBeVisible();
+  await page.getByRole("button", { name: "Create the disk" }).click();
+  await expect(page.getByRole("heading", { name: "far is ready" })).toBeVisible();
+  const body = (await asked).postDataJSON();
+  expect(body).toMatchObject({ backend: "rbd", image: "rbd://vms/far", ceph_user: "lunet", size: 40 * 2 ** 30, path: null });
+  // Its image stays, and nothing says otherwise.
+  await page.goto(`${mock.url}/#/volumes/far`);
+  await page.getByRole("button", { name: "Delete", exact: true }).click();
+  await expect(page.getByText("Its image is kept in the cluster.")).toBeVisible();
+  expect(complaints).toEqual([]);
+});
+
 test("a disk whose making fails in the middle is undone", async ({ page, mock, complaints }) => {
   await logIn(page, mock, "new-disk");
   await page.getByLabel("Name", { exact: true }).fill("half");

@@ -238,6 +238,20 @@ pub struct NewVolume {
     /// Path of the file or device.
     #[cfg_attr(feature = "schema", schema(value_type = Option<String>))]
     pub path: Option<PathBuf>,
+    /// Name of the image of Ceph, `rbd://POOL[/NAMESPACE]/IMAGE`: one that is there, or one that is made with `size`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub image: Option<String>,
+    /// User of the image's cluster, without `client.`; `admin` if left out.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub ceph_user: Option<String>,
+    /// File that says where that cluster is; `/etc/ceph/ceph.conf` if left out.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[cfg_attr(feature = "schema", schema(value_type = Option<String>))]
+    pub ceph_conf: Option<PathBuf>,
+    /// File with the user's key; by that configuration if left out.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[cfg_attr(feature = "schema", schema(value_type = Option<String>))]
+    pub ceph_keyring: Option<PathBuf>,
     /// All space is taken at once.
     pub full: bool,
     /// In bytes.

@@ -76,8 +76,13 @@ pub fn open(spec: &VolumeSpec) -> Result<Volume, OpenError> {
 /// As [`open`].
 pub fn open_in_place_of(old: &Volume, spec: &VolumeSpec) -> Result<Volume, OpenError> {
     if let Storage::Rbd(place) = &spec.storage {
-        let storage = Storage::Rbd(rbd::after(old, place));
-        return open_with(&VolumeSpec { storage, ..spec.clone() }, None);
+        let place = rbd::after(old, place);
+        let is_fenced = place.is_open;
+        let anew = open_with(&VolumeSpec { storage: Storage::Rbd(place), ..spec.clone() }, None)?;
+        if is_fenced {
+            rbd::cannot_land(old);
+        }
+        return Ok(anew);
     }
     open_with(spec, disk_of(old, |disk| disk.place().cloned()).flatten())
 }

@@ -14,7 +14,7 @@ use lunet_block::{
 use lunet_rbd::{Ended, Lane, Waker};
 use lunet_ring::{DropElsewhere, Payload, Ring, WatchId};
 
-pub use lunet_rbd::{Image, ImageName, Place, begin, wait_until_closed};
+pub use lunet_rbd::{Image, ImageName, Place, Snapshot, begin, wait_until_closed};
 
 use crate::geometry::Geometry;
 use crate::{OpenError, Volume, VolumeSpec, disk_token, layers};
@@ -44,13 +44,14 @@ fn of_image(spec: &VolumeSpec, image: Arc<Image>) -> Result<Volume, OpenError> {
         caps: caps(&geometry, spec.read_only, image.object_size()),
         image: DropElsewhere::new(image),
         group: None,
+        unanswered: Unanswered::default(),
     }))
 }
 
 /// Is told the error number of a request of a failover group's image that failed. An event loop calls it: it must not block.
 pub type Failed = Arc<dyn Fn(i32) + Send + Sync>;
 
-/// The requests of one client of a failover group that were never answered, as they may still land.
+/// The requests of one client of a cluster that were never answered, as they may still land.
 #[derive(Clone, Default)]
 pub struct Unanswered(Arc<Landing>);
 
@@ -79,13 +80,6 @@ impl Unanswered {
     }
 }
 
-/// What an image of a failover group has beside others.
-#[derive(Clone)]
-struct Grouped {
-    failed: Failed,
-    unanswered: Unanswered,
-}
-
 /// The volume of an image that a failover group has open. A request that fails because the image is another gateway's, and
 /// all that come later, are not answered: the group's connections are aborted without a status. Others whose outcome nobody
 /// knows are not answered either, and the volume goes on.
@@ -103,7 +97,8 @@ pub fn of_group(
     Ok(Arc::new(Rbd {
         caps: caps(&geometry, false, image.object_size()),
         image: DropElsewhere::new(image),
-        group: Some(Grouped { failed, unanswered }),
+        group: Some(failed),
+        unanswered,
     }))
 }
 
@@ -112,21 +107,35 @@ pub(crate) fn grow(spec: &VolumeSpec, place: &Place, old: &Rbd) -> Result<Volume
     if old.image.lost().is_none() {
         return of_image(spec, Arc::clone(&old.image));
     }
-    open(spec, &old.image.gone(place))
+    let gone = old.image.gone(place);
+    let anew = open(spec, &gone)?;
+    if gone.is_open {
+        // The client of before was shut out when this one took the lock.
+        old.unanswered.cannot_land();
+    }
+    Ok(anew)
 }
 
-/// Where the image of an open volume is to be opened anew.
+/// Where the image of an open volume is to be opened anew. If that was lost, its client is shut out first.
 pub(crate) fn after(old: &Volume, place: &Place) -> Place {
     image_of(old).map_or_else(|| place.clone(), |image| image.gone(place))
 }
 
+/// The client that has the image of a volume open was shut out: requests that it has not answered end.
+pub(crate) fn cannot_land(volume: &Volume) {
+    rbd_of(volume).into_iter().for_each(|rbd| rbd.unanswered.cannot_land());
+}
+
+fn rbd_of(volume: &Volume) -> Option<&Rbd> {
+    match layers::of(volume) {
+        Some(layered) => rbd_of(layered.inner()),
+        None => volume.slow().as_any()?.downcast_ref(),
+    }
+}
+
 /// The image of a volume; `None` if it is of another kind.
 fn image_of(volume: &Volume) -> Option<&Arc<Image>> {
-    if let Some(layered) = layers::of(volume) {
-        return image_of(layered.inner());
-    }
-    let any = volume.slow().as_any()?;
-    any.downcast_ref::<Rbd>().map(|rbd| &*rbd.image)
+    rbd_of(volume).map(|rbd| &*rbd.image)
 }
 
 fn failed(name: &ImageName, error: lunet_rbd::Error) -> OpenError {
@@ -141,13 +150,85 @@ fn fixed() -> OpenError {
     OpenError::Fixed { volume: "a volume that is no image of Ceph".to_owned() }
 }
 
+/// The image of a volume that is one.
+fn an_image(volume: &Volume) -> Result<&Arc<Image>, OpenError> {
+    image_of(volume).ok_or_else(fixed)
+}
+
+/// What is asked of the image of a volume, with its name where it fails.
+fn ask<T>(
+    volume: &Volume,
+    ask: impl FnOnce(&Image) -> Result<T, lunet_rbd::Error>,
+) -> Result<T, OpenError> {
+    let image = an_image(volume)?;
+    ask(image).map_err(|error| failed(image.name(), error))
+}
+
+/// Makes an image of so many bytes. Blocks.
+///
+/// # Errors
+/// There is one of this name, or the cluster's.
+pub fn create(place: &Place, size: u64) -> Result<(), OpenError> {
+    lunet_rbd::create(place, size).map_err(|error| failed(&place.name, error))
+}
+
+/// Keeps the present content of a volume as a snapshot of its image. Blocks.
+///
+/// # Errors
+/// The cluster's, or that it is no such volume.
+pub fn snapshot(volume: &Volume, name: &str) -> Result<(), OpenError> {
+    ask(volume, |image| image.snapshot(name))
+}
+
+/// The snapshots of a volume's image, the oldest first. Blocks.
+///
+/// # Errors
+/// As for [`snapshot`].
+pub fn snapshots(volume: &Volume) -> Result<Vec<Snapshot>, OpenError> {
+    ask(volume, Image::snapshots)
+}
+
+/// Removes a snapshot of a volume's image. Blocks.
+///
+/// # Errors
+/// It is protected; and as for [`snapshot`].
+pub fn remove_snapshot(volume: &Volume, name: &str) -> Result<(), OpenError> {
+    ask(volume, |image| image.remove_snapshot(name))
+}
+
+/// Gives a volume's image the content of a snapshot. It stays as large as it is, if it was smaller then. Blocks as long as
+/// the cluster copies. Nothing may be in flight.
+///
+/// # Errors
+/// As for [`snapshot`]. The content may be anything between both then, and the image smaller than the volume.
+pub fn roll_back(volume: &Volume, name: &str) -> Result<(), OpenError> {
+    ask(volume, |image| {
+        let before = image.size()?;
+        image.roll_back(name)?;
+        if image.size()? < before { image.resize(before) } else { Ok(()) }
+    })
+}
+
+/// Makes another image in the volume's cluster with the content of a snapshot. Blocks.
+///
+/// # Errors
+/// There is one of this name; and as for [`snapshot`].
+pub fn clone_to(volume: &Volume, snapshot: &str, to: &ImageName) -> Result<(), OpenError> {
+    ask(volume, |image| image.clone_to(snapshot, to))
+}
+
+/// How many bytes of a volume's image have data of its own; `None` if that would need a look at each of its objects, the
+/// cluster does not say, or it is no image. Blocks.
+pub fn used(volume: &Volume) -> Option<u64> {
+    image_of(volume)?.used().ok().flatten()
+}
+
 /// Gives the image of a volume another size in bytes. The volume keeps its own until it is [grown](crate::grow). Blocks.
 ///
 /// # Errors
 /// The cluster's, or that it is no such volume. It must not become smaller.
 pub fn resize(volume: &Volume, size: u64) -> Result<(), OpenError> {
-    let image = image_of(volume).ok_or_else(fixed)?;
-    image.resize(size).map_err(|error| failed(image.name(), error))
+    ask(volume, |image| image.resize(size))
 }
 
 /// The size in bytes that the image of a volume has by now. Blocks.
@@ -155,7 +236,7 @@ pub fn resize(volume: &Volume, size: u64) -> Result<(), OpenError> {
 /// # Errors
 /// The cluster's, or that it is no such volume.
 pub fn size(volume: &Volume) -> Result<u64, OpenError> {
-    size_of(image_of(volume).ok_or_else(fixed)?)
+    size_of(an_image(volume)?)
 }
 
 /// What became of an image while it is served.
@@ -208,8 +289,9 @@ pub(crate) struct Rbd {
     caps: Caps,
     /// The last to let go may be an event loop, and closing waits for the cluster.
     image: DropElsewhere<Arc<Image>>,
-    /// It is one of a failover group.
-    group: Option<Grouped>,
+    /// It is one of a failover group, which is told of requests that fail.
+    group: Option<Failed>,
+    unanswered: Unanswered,
 }
 
 impl Backend<Payload, Ring> for Rbd {
@@ -228,11 +310,11 @@ impl Backend<Payload, Ring> for Rbd {
         let watch = io.watch(lane.descriptor().map_err(errno)?, token).map_err(errno)?;
         let flights = (0..SEATS).map(|_| None).collect();
         let (size, read_only) = (self.caps.bytes(), self.caps.read_only);
-        let group = self.group.clone();
-        group.iter().for_each(|group| group.unanswered.add(lane.waker()));
+        self.unanswered.add(lane.waker());
         Ok(Box::new(RbdChannel {
             lane,
-            group,
+            group: self.group.clone(),
+            landing: self.unanswered.clone(),
             watch,
             flights,
             ended: Vec::new(),
@@ -307,7 +389,8 @@ struct Flight {
 
 struct RbdChannel {
     lane: Lane,
-    group: Option<Grouped>,
+    group: Option<Failed>,
+    landing: Unanswered,
     watch: WatchId,
     /// By the lane's seats.
     flights: Vec<Option<Flight>>,
@@ -432,8 +515,8 @@ impl RbdChannel {
             Verdict::Done(result) => result,
             Verdict::Lost(errno) => {
                 self.lane.image().give_up(errno);
-                if let Some(group) = &self.group {
-                    (group.failed)(errno);
+                if let Some(failed) = &self.group {
+                    failed(errno);
                     self.unanswered.push(flight);
                     return None;
                 }
@@ -445,7 +528,7 @@ impl RbdChannel {
                 if self.group.is_none() || errno == libc::ESHUTDOWN {
                     self.lane.image().give_up(errno);
                 }
-                self.group.iter().for_each(|group| (group.failed)(errno));
+                self.group.iter().for_each(|failed| failed(errno));
                 self.unanswered.push(flight);
                 return None;
             }
@@ -467,10 +550,7 @@ impl RbdChannel {
 
 impl Channel<Payload, Ring> for RbdChannel {
     fn submit(&mut self, request: Request<Payload>, _io: &mut Ring) -> Submit<Payload> {
-        if let Some(group) = &self.group
-            && self.lane.image().lost().is_some()
-            && !group.unanswered.is_over()
-        {
+        if self.group.is_some() && self.lane.image().lost().is_some() && !self.landing.is_over() {
             let flight = Flight { request, moved: 0, piece: 0, cancelled: false };
             self.unanswered.push(flight);
             return Submit::Queued;
@@ -500,8 +580,7 @@ impl Channel<Payload, Ring> for RbdChannel {
                 return Some(done);
             }
         }
-        let over = self.group.as_ref().is_some_and(|group| group.unanswered.is_over());
-        let flight = if over { self.unanswered.pop() } else { None };
+        let flight = if self.landing.is_over() { self.unanswered.pop() } else { None };
         flight.map(|flight| flight.request.complete(Err(Error::Gone)))
     }
 

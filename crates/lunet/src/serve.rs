@@ -467,6 +467,17 @@ impl Drop for Made {
     }
 }
 
+/// Where the image of a volume is; `None` if it is of another kind.
+pub(crate) fn image_of(volume: &Volume) -> Option<Place> {
+    let Backend::Rbd { image, conf, user, keyring } = &volume.backend else { return None };
+    Some(Place {
+        conf: conf.clone(),
+        user: user.clone(),
+        keyring: keyring.clone(),
+        ..Place::new(image.clone())
+    })
+}
+
 pub(crate) fn spec(volume: &Volume, data: &Path) -> VolumeSpec {
     let storage = match &volume.backend {
         Backend::File { size, cache, provisioning, .. } => Storage::File(FileSpec {
@@ -485,12 +496,9 @@ pub(crate) fn spec(volume: &Volume, data: &Path) -> VolumeSpec {
             },
         }),
         Backend::Block { path } => Storage::Block { path: path.clone() },
-        Backend::Rbd { image, conf, user, keyring } => Storage::Rbd(Place {
-            conf: conf.clone(),
-            user: user.clone(),
-            keyring: keyring.clone(),
-            ..Place::new(image.clone())
-        }),
+        Backend::Rbd { image, .. } => {
+            Storage::Rbd(image_of(volume).unwrap_or_else(|| Place::new(image.clone())))
+        }
         Backend::Memory { size } => Storage::Memory { size: *size },
         Backend::Null { size } => Storage::Null { size: *size },
     };

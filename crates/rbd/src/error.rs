@@ -85,6 +85,20 @@ pub enum Error {
         /// Its name.
         name: ImageName,
     },
+    /// There is one of this name already.
+    #[error("there is an image {} already: choose another name", name.plain())]
+    Exists {
+        /// Its name.
+        name: ImageName,
+    },
+    /// Somebody has seen to it that a snapshot stays.
+    #[error(
+        "the snapshot is protected: `rbd snap unprotect {name}` first, which the cluster refuses while it has clones"
+    )]
+    Protected {
+        /// Its name, with that of its image.
+        name: String,
+    },
     /// A feature that would let two clients write, or write twice.
     #[error("{text}: `rbd feature {step} {} {feature}`", name.plain())]
     Feature {

@@ -52,6 +52,27 @@ pub(crate) struct ImageInfo {
     pub parent_name: [c_char; 96],
 }
 
+/// `RBD_IMAGE_OPTION_FEATURES_SET` and `RBD_IMAGE_OPTION_CLONE_FORMAT`.
+pub(crate) const OPTION_FEATURES_SET: c_int = 8;
+pub(crate) const OPTION_CLONE_FORMAT: c_int = 12;
+/// `RBD_FEATURE_LAYERING` and `RBD_FEATURE_FAST_DIFF`.
+pub(crate) const FEATURE_LAYERING: u64 = 1 << 0;
+pub(crate) const FEATURE_FAST_DIFF: u64 = 1 << 4;
+/// `RBD_SNAP_NAMESPACE_TYPE_USER`.
+pub(crate) const SNAPSHOT_OF_USER: c_int = 0;
+
+/// `rbd_image_options_t`.
+pub(crate) type Options = *mut c_void;
+
+/// `rbd_snap_info_t`.
+#[repr(C)]
+#[derive(Clone, Copy)]
+pub(crate) struct SnapInfo {
+    pub id: u64,
+    pub size: u64,
+    pub name: *const c_char,
+}
+
 /// `rbd_config_option_t`.
 #[repr(C)]
 #[derive(Clone, Copy)]
@@ -156,6 +177,19 @@ table! {
         rbd_config_image_list_cleanup: fn(*mut ConfigOption, c_int);
         rbd_update_watch: fn(ImagePtr, *mut u64, UpdateCallback, *mut c_void) -> c_int;
         rbd_update_unwatch: fn(ImagePtr, u64) -> c_int;
+        rbd_snap_create: fn(ImagePtr, *const c_char) -> c_int;
+        rbd_snap_remove: fn(ImagePtr, *const c_char) -> c_int;
+        rbd_snap_rollback: fn(ImagePtr, *const c_char) -> c_int;
+        rbd_snap_is_protected: fn(ImagePtr, *const c_char, *mut c_int) -> c_int;
+        rbd_snap_list: fn(ImagePtr, *mut SnapInfo, *mut c_int) -> c_int;
+        rbd_snap_list_end: fn(*mut SnapInfo);
+        rbd_snap_get_timestamp: fn(ImagePtr, u64, *mut libc::timespec) -> c_int;
+        rbd_snap_get_namespace_type: fn(ImagePtr, u64, *mut c_int) -> c_int;
+        rbd_image_options_create: fn(*mut Options);
+        rbd_image_options_destroy: fn(Options);
+        rbd_image_options_set_uint64: fn(Options, c_int, u64) -> c_int;
+        rbd_create4: fn(IoCtx, *const c_char, u64, Options) -> c_int;
+        rbd_clone3: fn(IoCtx, *const c_char, *const c_char, IoCtx, *const c_char, Options) -> c_int;
         rbd_diff_iterate2: fn(ImagePtr, *const c_char, u64, u64, u8, u8, DiffCallback, *mut c_void) -> c_int;
         rbd_aio_create_completion: fn(*mut c_void, Callback, *mut CompletionPtr) -> c_int;
         rbd_aio_release: fn(CompletionPtr);

@@ -31,6 +31,7 @@ mod object;
 mod opener;
 mod options;
 mod place;
+mod snapshots;
 
 pub use blocklist::LONG_ENOUGH;
 pub use client::Client;
@@ -40,6 +41,7 @@ pub use image::{Image, Part};
 pub use lane::{Ended, Lane, Request, Waker};
 pub use library::Library;
 pub use object::{Acks, Object, Watched};
-pub use opener::{begin, open};
+pub use opener::{begin, create, open};
 pub use options::forbidden;
 pub use place::{ImageName, Place, Refusal};
+pub use snapshots::Snapshot;

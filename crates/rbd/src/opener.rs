@@ -1,4 +1,4 @@
-//! The thread that opens images. librados starts its own threads when it connects, and those have the limits of the thread
+//! The thread that opens and makes images. librados starts its own threads when it connects, and those have the limits of the thread
 //! that they come from; so a server that may connect to nobody starts this one before it gives that up.
 
 use std::path::PathBuf;
@@ -6,7 +6,7 @@ use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use std::time::{Duration, Instant};
 
-use crate::{Error, Image, Place};
+use crate::{Error, Image, Place, snapshots};
 
 /// How long a cluster may take to let a client in and to open an image.
 const PATIENCE: Duration = Duration::from_secs(30);
@@ -37,10 +37,8 @@ impl Silent {
 
 static SILENT: Mutex<Silent> = Mutex::new(Silent(Vec::new()));
 
-struct Job {
-    place: Place,
-    answer: Sender<Result<Image, Error>>,
-}
+/// To be done on a thread of its own, which may connect to a cluster.
+type Job = Box<dyn FnOnce() + Send>;
 
 static OPENER: OnceLock<Mutex<Sender<Job>>> = OnceLock::new();
 
@@ -67,13 +65,9 @@ fn serve(work: &Receiver<Job>) {
     }
 }
 
-fn run(Job { place, answer }: Job) {
-    let work = move || {
-        // Nobody may listen any more. Then the image is closed at once.
-        drop(answer.send(Image::open(&place)));
-    };
-    // Without a thread the sender is gone, which is an answer.
-    drop(std::thread::Builder::new().name("lunet-rbd-open".into()).spawn(work));
+fn run(job: Job) {
+    // Without a thread nobody is left who could answer, which is an answer.
+    drop(std::thread::Builder::new().name("lunet-rbd-open".into()).spawn(job));
 }
 
 /// Opens an image. Blocks, at most half a minute; not at all if its cluster has just been waited for in vain.
@@ -81,28 +75,50 @@ fn run(Job { place, answer }: Job) {
 /// # Errors
 /// [`Error`], as [`Image::open`].
 pub fn open(place: &Place) -> Result<Arc<Image>, Error> {
+    asked(place, Image::open).map(Arc::new)
+}
+
+/// Makes an image of so many bytes, with the features that images of the cluster have by default, and an exclusive lock.
+/// Blocks as [`open`].
+///
+/// # Errors
+/// [`Error`]: there is one of this name, or the cluster's. It may have been made if the cluster has not answered.
+pub fn create(place: &Place, size: u64) -> Result<(), Error> {
+    asked(place, move |place| snapshots::create(place, size))
+}
+
+/// Asks a cluster that is not known to be silent.
+fn asked<T: Send + 'static>(
+    place: &Place,
+    ask: impl FnOnce(&Place) -> Result<T, Error> + Send + 'static,
+) -> Result<T, Error> {
     let silent = || SILENT.lock().unwrap_or_else(PoisonError::into_inner);
     if silent().has(place, Instant::now()) {
         return Err(Error::Silent { conf: place.conf_path().display().to_string() });
     }
-    let opened = open_by_thread(place);
-    if opened.as_ref().is_err_and(Error::is_silence) {
+    let answered = asked_by_thread(place, ask);
+    if answered.as_ref().is_err_and(Error::is_silence) {
         silent().add(place, Instant::now());
     }
-    opened
+    answered
 }
 
-fn open_by_thread(place: &Place) -> Result<Arc<Image>, Error> {
-    let (answer, opened) = channel();
-    let job = Job { place: place.clone(), answer };
+fn asked_by_thread<T: Send + 'static>(
+    place: &Place,
+    ask: impl FnOnce(&Place) -> Result<T, Error> + Send + 'static,
+) -> Result<T, Error> {
+    let (answer, answered) = channel();
+    let place = place.clone();
+    // Nobody may listen any more. Then what was opened is closed at once.
+    let job: Job = Box::new(move || drop(answer.send(ask(&place))));
     match OPENER.get() {
         Some(jobs) => {
             drop(jobs.lock().unwrap_or_else(PoisonError::into_inner).send(job));
         }
         None => run(job),
     }
-    match opened.recv_timeout(PATIENCE) {
-        Ok(image) => image.map(Arc::new),
+    match answered.recv_timeout(PATIENCE) {
+        Ok(result) => result,
         Err(RecvTimeoutError::Timeout) => Err(Error::Late { seconds: PATIENCE.as_secs() }),
         Err(RecvTimeoutError::Disconnected) => {
             Err(Error::of("start a thread for it", libc::EAGAIN))

@@ -530,7 +530,8 @@ function MapTo({ volume, onClose, onDone }: FormProps) {
 function Delete({ volume, onClose, onDone }: FormProps) {
   const keep = useSignal(false);
   const device = volume.backend === "block";
-  const keeps = keep.value || device;
+  const image = volume.backend === "rbd";
+  const keeps = keep.value || device || image;
   return (
     <ChangeDialog
       title={`Delete ${volume.name}`}
@@ -549,6 +550,8 @@ function Delete({ volume, onClose, onDone }: FormProps) {
         {volume.snapshots > 0 && !keeps && `${plural(volume.snapshots, "snapshot")} must be deleted first. `}
         {device ? (
           <>The data on the device {volume.path} is kept.</>
+        ) : image ? (
+          <>Its image is kept in the cluster.</>
         ) : keep.value ? (
           <>Its file is kept: {volume.path}.</>
         ) : (

@@ -23,6 +23,14 @@ struct VolumeToMake {
     size: Option<u64>,
     /// Path of the file or device.
     path: Option<String>,
+    /// Name of the image of Ceph, `rbd://POOL[/NAMESPACE]/IMAGE`: one that is there, or one that is made with `size`.
+    image: Option<String>,
+    /// User of the image's cluster, without `client.`; `admin` if left out.
+    ceph_user: Option<String>,
+    /// File that says where that cluster is; `/etc/ceph/ceph.conf` if left out.
+    ceph_conf: Option<String>,
+    /// File with the user's key; by that configuration if left out.
+    ceph_keyring: Option<String>,
     /// All space is taken at once.
     #[serde(default)]
     full: bool,
@@ -108,11 +116,10 @@ const KEEP_DATA: super::Parameter = ("keep_data", Of::Flag, "Leave its data wher
 
 fn make(call: &Call) -> Result<Change, Problem> {
     let new: VolumeToMake = call.json()?;
-    // Any file or disk of the machine can be named, and read and written as a volume then.
-    if (new.path.is_some() || new.backend == Some(Backend::Block))
-        && !call.who.role.may(Role::Administrator)
-    {
-        let text = "a volume with a path of its own, or on a device, needs the role administrator";
+    // Any file or disk of the machine, or image of a cluster, can be named, and read and written as a volume then.
+    let elsewhere = matches!(new.backend, Some(Backend::Block | Backend::Rbd));
+    if (new.path.is_some() || elsewhere) && !call.who.role.may(Role::Administrator) {
+        let text = "a volume with a path of its own, on a device, or in a cluster of Ceph, needs the role administrator";
         return Err(Problem::forbidden(text));
     }
     check_naa(call, new.naa.as_ref())?;
@@ -121,6 +128,10 @@ fn make(call: &Call) -> Result<Change, Problem> {
         backend: new.backend.unwrap_or(Backend::File),
         size: new.size,
         path: new.path.map(Into::into),
+        image: new.image,
+        ceph_user: new.ceph_user,
+        ceph_conf: new.ceph_conf.map(Into::into),
+        ceph_keyring: new.ceph_keyring.map(Into::into),
         full: new.full,
         block_size: new.block_size,
         read_only: new.read_only,

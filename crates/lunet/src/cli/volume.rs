@@ -4,7 +4,7 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 
 use anyhow::{Result, bail};
-use clap::{Subcommand, ValueEnum};
+use clap::{Args, Subcommand, ValueEnum};
 use lunet::control::Client;
 use lunet::{config, tables, units};
 use lunet_api::{Change, NewVolume};
@@ -16,36 +16,7 @@ pub enum VolumeCommand {
     /// List volumes
     List(Ask),
     /// Create a volume, in the configuration file too
-    Create {
-        /// Name of the volume
-        name: String,
-        /// Size, such as 10GiB; omit it for an existing file and for a block device
-        #[arg(long, value_name = "SIZE", value_parser = volume_size, allow_hyphen_values = true)]
-        size: Option<u64>,
-        /// Where the blocks are stored
-        #[arg(long, value_enum, default_value_t = Backend::File)]
-        backend: Backend,
-        /// File or device [default: NAME.img in the data directory]
-        #[arg(long, value_name = "PATH")]
-        path: Option<PathBuf>,
-        /// Allocate space as it is written (the default)
-        #[arg(long, conflicts_with = "full")]
-        thin: bool,
-        /// Allocate all space now
-        #[arg(long)]
-        full: bool,
-        /// Logical block size, 512 or 4096
-        #[arg(long, value_name = "BYTES")]
-        block_size: Option<u32>,
-        /// Refuse writes
-        #[arg(long)]
-        read_only: bool,
-        /// `off`: a write is on stable storage before it is acknowledged, for hosts that never flush (ESXi)
-        #[arg(long, value_enum, default_value_t = WriteCache::On, value_name = "on|off")]
-        write_cache: WriteCache,
-        #[command(flatten)]
-        ask: Ask,
-    },
+    Create(Box<Create>),
     /// Grow a volume; omit SIZE for a block device that has grown
     Resize {
         /// Volume
@@ -136,6 +107,51 @@ pub enum VolumeCommand {
     },
 }
 
+/// `lunet volume create`
+#[derive(Args)]
+pub struct Create {
+    /// Name of the volume
+    name: String,
+    /// Size, such as 10GiB; omit it for an existing file or image and for a block device
+    #[arg(long, value_name = "SIZE", value_parser = volume_size, allow_hyphen_values = true)]
+    size: Option<u64>,
+    /// Where the blocks are stored
+    #[arg(long, value_enum, default_value_t = Backend::File)]
+    backend: Backend,
+    /// File or device [default: NAME.img in the data directory]
+    #[arg(long, value_name = "PATH")]
+    path: Option<PathBuf>,
+    /// Image of Ceph, rbd://POOL[/NAMESPACE]/IMAGE; --size makes a new one
+    #[arg(long, value_name = "IMAGE")]
+    image: Option<String>,
+    /// User of its cluster, without `client.` [default: admin]
+    #[arg(long, value_name = "NAME", requires = "image")]
+    ceph_user: Option<String>,
+    /// File that says where its cluster is [default: /etc/ceph/ceph.conf]
+    #[arg(long, value_name = "FILE", requires = "image")]
+    ceph_conf: Option<PathBuf>,
+    /// File with the user's key [default: by that configuration]
+    #[arg(long, value_name = "FILE", requires = "image")]
+    ceph_keyring: Option<PathBuf>,
+    /// Allocate space as it is written (the default)
+    #[arg(long, conflicts_with = "full")]
+    thin: bool,
+    /// Allocate all space now
+    #[arg(long)]
+    full: bool,
+    /// Logical block size, 512 or 4096
+    #[arg(long, value_name = "BYTES")]
+    block_size: Option<u32>,
+    /// Refuse writes
+    #[arg(long)]
+    read_only: bool,
+    /// `off`: a write is on stable storage before it is acknowledged, for hosts that never flush (ESXi)
+    #[arg(long, value_enum, default_value_t = WriteCache::On, value_name = "on|off")]
+    write_cache: WriteCache,
+    #[command(flatten)]
+    ask: Ask,
+}
+
 #[derive(Clone, Copy, ValueEnum)]
 pub enum Backend {
     File,
@@ -167,6 +183,28 @@ impl From<Backend> for lunet_api::Backend {
     }
 }
 
+impl Create {
+    /// The volume to make, and who is asked.
+    fn volume(self) -> Result<(NewVolume, Ask)> {
+        let new = NewVolume {
+            name: self.name,
+            backend: self.backend.into(),
+            size: self.backend.sized(self.size)?,
+            path: self.path,
+            image: self.image,
+            ceph_user: self.ceph_user,
+            ceph_conf: self.ceph_conf,
+            ceph_keyring: self.ceph_keyring,
+            full: self.full,
+            block_size: self.block_size,
+            read_only: self.read_only,
+            write_through: self.write_cache == WriteCache::Off,
+            naa: None,
+        };
+        Ok((new, self.ask))
+    }
+}
+
 #[derive(Clone, Copy, PartialEq, ValueEnum)]
 pub enum WriteCache {
     On,
@@ -181,29 +219,8 @@ pub fn run(command: VolumeCommand) -> Result<ExitCode> {
         VolumeCommand::Snapshots { name, ask } => {
             answer(&ask, |client| client.snapshots(name), |all| tables::snapshots(all))
         }
-        VolumeCommand::Create {
-            name,
-            size,
-            backend,
-            path,
-            thin: _,
-            full,
-            block_size,
-            read_only,
-            write_cache,
-            ask,
-        } => {
-            let new = NewVolume {
-                name,
-                backend: backend.into(),
-                size: backend.sized(size)?,
-                path,
-                full,
-                block_size,
-                read_only,
-                write_through: write_cache == WriteCache::Off,
-                naa: None,
-            };
+        VolumeCommand::Create(new) => {
+            let (new, ask) = new.volume()?;
             ask.change(Change::CreateVolume(new))
         }
         VolumeCommand::Resize { name, size, ask } => {

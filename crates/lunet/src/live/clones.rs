@@ -2,11 +2,11 @@
 
 use std::path::{Path, PathBuf};
 
-use anyhow::{Context, Result};
+use anyhow::{Context, Result, bail};
 use lunet_api::{Code, Done};
-use lunet_backends::retry;
 use lunet_backends::snapshot as reflink;
 use lunet_backends::zfs::{Dataset, Zfs};
+use lunet_backends::{rbd, retry};
 use toml_edit::Value;
 
 use super::effects::{Consent, Weighed};
@@ -16,7 +16,7 @@ use super::served::Open;
 use super::storage::{self, Keeper};
 use super::volumes::{check_designator, check_new, no_lun_yet};
 use super::{Manager, Served, done, snapshots};
-use crate::config::edit;
+use crate::config::{Backend, edit};
 use crate::opening::{self, How};
 use crate::trouble::{At, refuse};
 use crate::units;
@@ -45,7 +45,7 @@ impl Manager {
         let new = NewClone { volume, name, naa };
         let keeper = match snapshot {
             Some(snapshot) => snapshots::find(now, volume, snapshot)?,
-            None => storage::keeper(&open.config, &now.plan.data)?,
+            None => storage::keeper(open, &now.plan.data)?,
         };
         if snapshot.is_none() {
             snapshots::refuse_failed(open, "a clone of it")?;
@@ -59,10 +59,14 @@ impl Manager {
             (Keeper::Zfs(zfs, dataset), Some(snapshot)) => {
                 self.clone_zvol(now, &new, &zfs, &dataset, snapshot)?;
             }
-            (Keeper::Zfs(..), None) => {
+            (Keeper::Rbd(image), Some(snapshot)) => {
+                self.clone_image(now, &new, open, &image, snapshot)?;
+            }
+            (keeper @ (Keeper::Zfs(..) | Keeper::Rbd(_)), None) => {
+                let whose = if matches!(keeper, Keeper::Rbd(_)) { "Ceph" } else { "ZFS" };
                 return refuse(
                     Code::Unsupported,
-                    "ZFS clones snapshots only",
+                    format!("{whose} clones snapshots only"),
                     format!(
                         "`lunet volume snapshot {volume}@{name}` first, then `lunet volume clone {volume}@{name} {name}`"
                     ),
@@ -153,6 +157,33 @@ impl Manager {
                 tracing::warn!("the clone {dataset} is of no use, and stays: {error}");
             }
         })
+    }
+
+    /// Clones a snapshot of an image: beside that, under the volume's name.
+    fn clone_image(
+        &self,
+        now: &Served,
+        new: &NewClone<'_>,
+        open: &Open,
+        image: &lunet_backends::Volume,
+        snapshot: &str,
+    ) -> Result<()> {
+        let name = new.name;
+        let Backend::Rbd { image: from, .. } = &open.config.backend else {
+            bail!("volume {} is no image of Ceph", new.volume);
+        };
+        let to = from.beside(name).map_err(|refusal| {
+            lunet_api::Error::new(Code::Invalid, format!("the image of volume {name} {refusal}"))
+        })?;
+        let keys: [(&str, Value); 2] =
+            [("backend", "rbd".into()), ("image", to.to_string().into())];
+        let plan = self.clone_plan(now, new, &keys)?;
+        rbd::clone_to(image, snapshot, &to)?;
+        self.add_volume(now, plan, name, None, |config, plan| {
+            Ok(opening::open(config, &plan.data, How::Take)?)
+        })
+        .map(drop)
+        .with_context(|| format!("the image is made, and `rbd rm {}` removes it", to.plain()))
     }
 
     /// The configuration with the clone in it.

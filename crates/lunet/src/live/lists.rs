@@ -16,6 +16,7 @@ use lunet_api::{
 #[cfg(feature = "tools")]
 use lunet_api::{Place, Room};
 use lunet_backends::layers::{ALWAYS, Effect, Layer, Ops, Rate, Which};
+use lunet_backends::rbd;
 use lunet_scsi::Sanitation;
 use zeroize::Zeroizing;
 
@@ -128,17 +129,61 @@ pub(super) struct Taken {
     snapshots: u64,
 }
 
-/// What volumes take, by their directories; those of pools and devices are together.
+/// What is looked at together: each may hang by itself.
 #[cfg(feature = "tools")]
-pub(super) type Files = BTreeMap<PathBuf, Aside<Vec<(String, Taken)>>>;
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) enum Where {
+    /// Files of a directory.
+    Directory(PathBuf),
+    /// Pools and devices.
+    Devices,
+    /// Images of the cluster with this configuration of Ceph.
+    Cluster(Option<PathBuf>),
+}
 
-/// Nothing of what is served is held meanwhile: a look that hangs keeps no volume open.
-fn taken(data: &Path, volume: &config::Volume) -> Taken {
-    let is_file = matches!(volume.backend, Backend::File { .. });
-    let path = volume.path(data).filter(|_| is_file);
-    let bytes = path.and_then(|path| path.metadata().ok()).map(|file| file.blocks() * 512);
-    let snapshots = snapshots::list(data, volume).map_or(0, |all| all.len() as u64);
-    Taken { bytes, snapshots }
+/// What volumes take.
+#[cfg(feature = "tools")]
+pub(super) type Files = BTreeMap<Where, Aside<Vec<(String, Taken)>>>;
+
+/// What is looked at for a volume.
+enum Looked {
+    /// Nothing of what is served is held meanwhile: a look that hangs keeps no such volume open.
+    Beside(Box<config::Volume>),
+    /// An image that is open: it is not closed while it is asked, nor while its cluster is away.
+    Image(lunet_backends::Volume),
+}
+
+impl Looked {
+    fn of(open: &Open) -> Self {
+        match open.config.backend {
+            Backend::Rbd { .. } => Self::Image(open.volume.clone()),
+            _ => Self::Beside(Box::new(open.config.clone())),
+        }
+    }
+
+    fn taken(&self, data: &Path) -> Taken {
+        let (bytes, snapshots) = match self {
+            Self::Beside(volume) => {
+                let is_file = matches!(volume.backend, Backend::File { .. });
+                let path = volume.path(data).filter(|_| is_file);
+                let file = path.and_then(|path| path.metadata().ok());
+                (file.map(|file| file.blocks() * 512), snapshots::list_beside(data, volume))
+            }
+            Self::Image(volume) => (rbd::used(volume), snapshots::of_image(volume)),
+        };
+        Taken { bytes, snapshots: snapshots.map_or(0, |all| all.len() as u64) }
+    }
+}
+
+#[cfg(feature = "tools")]
+impl Where {
+    fn of(volume: &config::Volume, data: &Path) -> Self {
+        match (&volume.backend, volume.path(data)) {
+            (Backend::Rbd { conf, .. }, _) => Self::Cluster(conf.clone()),
+            (_, Some(path)) => Self::Directory(lunet_files::parent(&path).to_owned()),
+            (_, None) => Self::Devices,
+        }
+    }
 }
 
 impl Manager {
@@ -180,17 +225,17 @@ impl Manager {
     /// What the volumes that are served take of their file systems. One that hangs leaves out no volumes but its own.
     #[cfg(feature = "tools")]
     fn taken(&self, now: &Served) -> BTreeMap<String, Taken> {
-        let mut places: BTreeMap<PathBuf, Vec<config::Volume>> = BTreeMap::new();
-        for open in now.open.values() {
-            let path = open.config.path(&now.plan.data);
-            let place = path.as_deref().map(lunet_files::parent).map(Path::to_owned);
-            places.entry(place.unwrap_or_default()).or_default().push(open.config.clone());
+        let data = &now.plan.data;
+        let mut places: BTreeMap<Where, Vec<(String, Looked)>> = BTreeMap::new();
+        for (name, open) in &now.open {
+            let place = Where::of(&open.config, data);
+            places.entry(place).or_default().push((name.clone(), Looked::of(open)));
         }
         let mut files = self.files.lock().unwrap_or_else(PoisonError::into_inner);
         files.retain(|place, _| places.contains_key(place));
         let asked = places.into_iter().map(|(place, volumes)| {
-            let (aside, data) = (files.entry(place).or_default().clone(), now.plan.data.clone());
-            let look = move |volume: config::Volume| (volume.name.clone(), taken(&data, &volume));
+            let (aside, data) = (files.entry(place).or_default().clone(), data.clone());
+            let look = move |(name, looked): (String, Looked)| (name, looked.taken(&data));
             aside.begin(move || volumes.into_iter().map(look).collect());
             aside
         });
@@ -203,7 +248,7 @@ impl Manager {
     #[cfg(not(feature = "tools"))]
     fn taken(&self, now: &Served) -> BTreeMap<String, Taken> {
         let one =
-            |(name, open): (&String, &Open)| (name.clone(), taken(&now.plan.data, &open.config));
+            |(name, open): (&String, &Open)| (name.clone(), Looked::of(open).taken(&now.plan.data));
         now.open.iter().map(one).collect()
     }
 
@@ -265,14 +310,12 @@ impl Manager {
         }
         let mut out = Vec::new();
         for (name, open) in now.open.iter().filter(|(name, _)| volume.is_none_or(|v| v == *name)) {
-            out.extend(snapshots::list(&now.plan.data, &open.config)?.into_iter().map(|one| {
-                Snapshot {
-                    volume: name.clone(),
-                    snapshot: one.name,
-                    size_bytes: one.bytes,
-                    created: one.created,
-                    uid: one.uid,
-                }
+            out.extend(snapshots::list(&now.plan.data, open)?.into_iter().map(|one| Snapshot {
+                volume: name.clone(),
+                snapshot: one.name,
+                size_bytes: one.bytes,
+                created: one.created,
+                uid: one.uid,
             }));
         }
         Ok(out)

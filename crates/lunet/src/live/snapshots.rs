@@ -8,8 +8,8 @@ use std::time::{Duration, UNIX_EPOCH};
 
 use anyhow::{Context, Result, bail};
 use lunet_api::{Code, Done};
-use lunet_backends::mark;
 use lunet_backends::snapshot as reflink;
+use lunet_backends::{mark, rbd};
 
 use super::apart::Apart;
 use super::identity::FileMark;
@@ -46,8 +46,8 @@ impl Apart<'_> {
         names::check_volume_name(snapshot).map_err(|text| {
             lunet_api::Error::new(Code::Invalid, text.replace("volume", "snapshot"))
         })?;
-        let keeper = storage::keeper(&open.config, &now.plan.data)?;
-        if list(&now.plan.data, &open.config)?.iter().any(|one| one.name == snapshot) {
+        let keeper = storage::keeper(open, &now.plan.data)?;
+        if list(&now.plan.data, open)?.iter().any(|one| one.name == snapshot) {
             return refuse(
                 Code::Exists,
                 format!("there is a snapshot {volume}@{snapshot} already"),
@@ -66,6 +66,7 @@ impl Apart<'_> {
                 self.done_or(copy.publish())?;
             }
             Keeper::Zfs(zfs, dataset) => zfs.snapshot(&dataset, snapshot)?,
+            Keeper::Rbd(volume) => rbd::snapshot(&volume, snapshot)?,
         }
         Ok(done(format!("{volume}@{snapshot} keeps what volume {volume} holds now")))
     }
@@ -77,6 +78,7 @@ impl Apart<'_> {
         match keeper {
             Keeper::File(file) => self.done_or(reflink::remove(&path(&file, volume, snapshot)))?,
             Keeper::Zfs(zfs, dataset) => zfs.destroy_snapshot(&dataset, snapshot)?,
+            Keeper::Rbd(volume) => rbd::remove_snapshot(&volume, snapshot)?,
         }
         Ok(done(format!("the snapshot {volume}@{snapshot} is gone")))
     }
@@ -113,6 +115,12 @@ impl Manager {
                         "the size that {dataset} has now cannot be taken over: {error:#}"
                     ));
                 }
+            }
+            Keeper::Rbd(image) => {
+                // As long as the cluster copies, what initiators ask for waits.
+                let held = self.handle.hold(volume, HOLD)?;
+                rbd::roll_back(&image, snapshot)?;
+                self.look_again(now, open, Some(held))?;
             }
         }
         Ok(done(format!("volume {volume} holds what {volume}@{snapshot} holds")))
@@ -236,10 +244,22 @@ pub fn path(volume: &Path, name: &str, snapshot: &str) -> PathBuf {
 /// The snapshots of a volume, the oldest first.
 ///
 /// # Errors
-/// The directory cannot be read, or `zfs` fails.
-pub fn list(data: &Path, volume: &config::Volume) -> Result<Vec<Snapshot>> {
-    match storage::keeper(volume, data) {
-        Ok(Keeper::File(file)) => files_of(&file, &volume.name),
+/// The directory cannot be read, `zfs` fails, or the cluster does.
+pub fn list(data: &Path, open: &Open) -> Result<Vec<Snapshot>> {
+    listed(storage::keeper(open, data), &open.config.name)
+}
+
+/// The same of a volume that need not be open for it.
+///
+/// # Errors
+/// As for [`list`].
+pub fn list_beside(data: &Path, volume: &config::Volume) -> Result<Vec<Snapshot>> {
+    listed(storage::keeper_beside(volume, data), &volume.name)
+}
+
+fn listed(keeper: Result<Keeper>, volume: &str) -> Result<Vec<Snapshot>> {
+    match keeper {
+        Ok(Keeper::File(file)) => files_of(&file, volume),
         Ok(Keeper::Zfs(zfs, dataset)) => {
             let known = zfs.snapshots(&dataset)?.into_iter();
             let one = |s: lunet_backends::zfs::ZfsSnapshot| Snapshot {
@@ -250,9 +270,25 @@ pub fn list(data: &Path, volume: &config::Volume) -> Result<Vec<Snapshot>> {
             };
             Ok(known.map(one).collect())
         }
+        Ok(Keeper::Rbd(image)) => of_image(&image),
         // It has none.
         Err(_) => Ok(Vec::new()),
     }
+}
+
+/// The snapshots of an image, the oldest first.
+///
+/// # Errors
+/// The cluster's.
+pub fn of_image(volume: &lunet_backends::Volume) -> Result<Vec<Snapshot>> {
+    let image = rbd::identity(volume).map_or_else(String::new, |(id, _)| id);
+    let one = |s: rbd::Snapshot| Snapshot {
+        name: s.name,
+        bytes: Some(s.size),
+        created: s.created,
+        uid: Some(format!("{image}-{}", s.id)),
+    };
+    Ok(rbd::snapshots(volume)?.into_iter().map(one).collect())
 }
 
 fn files_of(file: &Path, volume: &str) -> Result<Vec<Snapshot>> {
@@ -289,8 +325,8 @@ fn name_of(volume: &str, file: &OsStr) -> Option<String> {
 /// What keeps a snapshot that is there.
 pub(super) fn find(now: &Served, volume: &str, snapshot: &str) -> Result<Keeper> {
     let open = now.volume(volume)?;
-    let keeper = storage::keeper(&open.config, &now.plan.data)?;
-    let all = list(&now.plan.data, &open.config)?;
+    let keeper = storage::keeper(open, &now.plan.data)?;
+    let all = list(&now.plan.data, open)?;
     if all.iter().any(|one| one.name == snapshot) {
         return Ok(keeper);
     }

@@ -23,13 +23,26 @@ pub enum Keeper {
     File(PathBuf),
     /// ZFS.
     Zfs(Zfs, Dataset),
+    /// Ceph: its image.
+    Rbd(Volume),
 }
 
 /// What keeps the snapshots of a volume.
 ///
 /// # Errors
 /// It can have none.
-pub fn keeper(volume: &config::Volume, data: &Path) -> Result<Keeper> {
+pub fn keeper(open: &Open, data: &Path) -> Result<Keeper> {
+    match open.config.backend {
+        Backend::Rbd { .. } => Ok(Keeper::Rbd(open.volume.clone())),
+        _ => keeper_beside(&open.config, data),
+    }
+}
+
+/// The same of a volume that need not be open for it.
+///
+/// # Errors
+/// It can have none.
+pub fn keeper_beside(volume: &config::Volume, data: &Path) -> Result<Keeper> {
     let name = &volume.name;
     match (&volume.backend, volume.path(data)) {
         (Backend::File { .. }, Some(path)) => Ok(Keeper::File(path)),
@@ -49,7 +62,7 @@ pub fn keeper(volume: &config::Volume, data: &Path) -> Result<Keeper> {
         _ => refuse(
             Code::Unsupported,
             format!(
-                "volume {name} is of the kind \"{}\", which has no snapshots: they need a file on XFS or btrfs, or a ZFS volume",
+                "volume {name} is of the kind \"{}\", which has no snapshots: they need a file on XFS or btrfs, a ZFS volume, or an image of Ceph",
                 backend(volume)
             ),
             "",

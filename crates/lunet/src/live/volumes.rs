@@ -5,7 +5,9 @@ use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result};
 use lunet_api::{Code, Done, NewVolume};
+use lunet_backends::rbd;
 use lunet_backends::zfs::Dataset;
+use lunet_block::Size;
 use toml_edit::Value;
 
 use super::effects::{Consent, Weighed, named};
@@ -24,11 +26,23 @@ impl Manager {
         let name = &new.name;
         check_new(now, name)?;
         let mut keys: Vec<(&str, Value)> = vec![("backend", new.backend.as_str().into())];
-        if let Some(path) = &new.path {
-            keys.push(("path", path.to_str().context("the path is not UTF-8 text")?.into()));
+        let files = [
+            ("path", &new.path),
+            ("ceph-conf", &new.ceph_conf),
+            ("ceph-keyring", &new.ceph_keyring),
+        ];
+        for (key, file) in files {
+            if let Some(file) = file {
+                keys.push((key, file.to_str().context("the path is not UTF-8 text")?.into()));
+            }
         }
+        keys.extend(new.image.as_deref().map(|image| ("image", image.into())));
+        keys.extend(new.ceph_user.as_deref().map(|user| ("ceph-user", user.into())));
         let found = existing(now, new)?;
-        keys.extend(new.size.or(found).map(|bytes| ("size", edit::size(bytes))));
+        // An image has its own size, and one that is to be made gets it.
+        let is_image = new.backend == lunet_api::Backend::Rbd;
+        let (image, size) = if is_image { (new.size, None) } else { (None, new.size.or(found)) };
+        keys.extend(size.map(|bytes| ("size", edit::size(bytes))));
         keys.extend(new.full.then(|| ("provisioning", "full".into())));
         keys.extend(new.block_size.map(|bytes| ("block-size", i64::from(bytes).into())));
         keys.extend(new.read_only.then(|| ("read-only", true.into())));
@@ -39,6 +53,10 @@ impl Manager {
         let made = if found.is_none() { file_of(&plan.plan, name) } else { None };
         let made = made.map(|path| Entry::Made { path, file: None });
         let opened = self.add_volume(now, plan, name, made, |volume, plan| {
+            if let Some((place, size)) = serve::image_of(volume).zip(image) {
+                rbd::create(&place, size)?;
+                tracing::info!(volume = %name, "the image {} of {} is made", place.name, Size(size));
+            }
             Ok(opening::open(volume, &plan.data, How::Make)?)
         })?;
         let mut done = done(format!(
@@ -249,7 +267,7 @@ impl Manager {
         refuse_named(now, name)?;
         let is_file = matches!(config.backend, Backend::File { .. }) && unserved.is_none();
         let snapshots = match is_file && !keep_data {
-            true => super::snapshots::list(&now.plan.data, &now.volume(name)?.config)?,
+            true => super::snapshots::list(&now.plan.data, now.volume(name)?)?,
             false => Vec::new(),
         };
         if !snapshots.is_empty() {
@@ -301,11 +319,10 @@ impl Manager {
                 left.display()
             ));
         }
-        let mut done = match (&file, config.path(&now.plan.data).filter(|path| path.exists())) {
+        let mut done = match (&file, kept_in(config, &now.plan.data).filter(|_| !foreign)) {
             (Some(file), _) => done(format!("volume {name} is gone, and so is {}", file.display())),
-            (None, Some(_)) if foreign => done(format!("volume {name} is gone")),
-            (None, Some(path)) => {
-                done(format!("volume {name} is gone; its data is still in {}", path.display()))
+            (None, Some(kept)) => {
+                done(format!("volume {name} is gone; its data is still in {kept}"))
             }
             (None, None) => done(format!("volume {name} is gone")),
         };
@@ -446,6 +463,14 @@ pub(super) fn traces(config: &config::Volume, data: &Path) -> Entry {
 pub(super) fn file_of(plan: &crate::plan::Plan, name: &str) -> Option<PathBuf> {
     let volume = plan.config.volumes.iter().find(|volume| volume.name == name)?;
     matches!(volume.backend, Backend::File { .. }).then(|| volume.path(&plan.data)).flatten()
+}
+
+/// Where the data of a volume that goes is still to be found.
+fn kept_in(config: &config::Volume, data: &Path) -> Option<String> {
+    match config.path(data).filter(|path| path.exists()) {
+        Some(path) => Some(path.display().to_string()),
+        None => Some(serve::image_of(config)?.name.to_string()),
+    }
 }
 
 /// Refuses where a `[[subsystem]]` shows a volume: no command takes a namespace out of one.

@@ -75,7 +75,7 @@ impl Text {
 /// A question: a method of [`Service`](lunet_control::Service).
 #[derive(Debug, Serialize, Deserialize)]
 pub enum Ask {
-    Answer { who: String, address: Option<IpAddr>, request: Request },
+    Answer { who: String, address: Option<IpAddr>, request: Box<Request> },
     Check { text: String, administrator: bool },
     Write { who: String, text: String },
     Ready,
@@ -130,7 +130,7 @@ mod tests {
         let ask = Ask::Answer {
             who: "anna (session)".into(),
             address: Some([127, 0, 0, 1].into()),
-            request: Request::Snapshots { volume: Some("a".into()) },
+            request: Box::new(Request::Snapshots { volume: Some("a".into()) }),
         };
         send(&here, &Up::Ask(7, Box::new(ask))).unwrap();
         let sockets = receive_sockets(&there).unwrap();
@@ -138,7 +138,7 @@ mod tests {
         assert_eq!(TcpListener::from(socket).local_addr().unwrap(), address);
         let Up::Ask(7, ask) = receive(&there).unwrap() else { panic!("another message") };
         let Ask::Answer { request, .. } = *ask else { panic!("another question") };
-        assert_eq!(request, Request::Snapshots { volume: Some("a".into()) });
+        assert_eq!(*request, Request::Snapshots { volume: Some("a".into()) });
         drop(here);
         assert!(receive::<Up>(&there).is_err());
     }

@@ -198,7 +198,7 @@ fn listen(running: &Running, teller: Teller) {
 fn answers(asked: &Asked, ask: Ask) -> Reply {
     match ask {
         Ask::Answer { who, address, request } => {
-            let answer = asked.answer_to(&Origin::Rest(who, address), request);
+            let answer = asked.answer_to(&Origin::Rest(who, address), *request);
             Reply::Answer(answer.map(link::Told))
         }
         Ask::Check { text, administrator } => {

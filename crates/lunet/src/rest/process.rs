@@ -201,7 +201,7 @@ fn gone() -> Error {
 impl Service for Remote {
     fn answer(&self, who: &Principal, request: Request) -> Result<Answer, Error> {
         let (who, address) = (who.told(), who.address());
-        match self.0.ask(Ask::Answer { who, address, request }) {
+        match self.0.ask(Ask::Answer { who, address, request: Box::new(request) }) {
             Some(Reply::Answer(answer)) => answer.map(|told| told.0),
             _ => Err(gone()),
         }

@@ -46,6 +46,10 @@ interface Values {
   unit: string;
   backend: Backend;
   path: string;
+  image: string;
+  cephUser: string;
+  /** The image is to be made. */
+  newImage: boolean;
   platform: Platform;
   proof: Proof | null;
   initiator: string | null;
@@ -63,6 +67,9 @@ const BEGIN: Values = {
   unit: "GiB",
   backend: "file",
   path: "",
+  image: "rbd://rbd/",
+  cephUser: "",
+  newImage: false,
   platform: "linux",
   proof: null,
   initiator: null,
@@ -160,14 +167,20 @@ function resolve(v: Values, props: FieldsProps) {
 }
 
 type Resolved = ReturnType<typeof resolve>;
-type Problems = Partial<Record<"name" | "size" | "path" | "initiator" | "user" | "blockSize" | "portal", string | null>>;
+type Problems = Partial<Record<"name" | "size" | "path" | "image" | "initiator" | "user" | "blockSize" | "portal", string | null>>;
+
+/** Whether the disk gets a size: a device and an image that is there have their own. */
+function isSized(v: Values): boolean {
+  return v.backend === "rbd" ? v.newImage : v.backend !== "block";
+}
 
 function check(v: Values, r: Resolved, props: FieldsProps): Problems {
   const byName = !r.existing && r.proof !== "chap";
   const byChap = !r.existing && r.proof !== "name";
   return {
     name: volumeNameProblem(v.name, props.volumes.map((it) => it.name)),
-    size: v.backend !== "block" && bytesOf(v.number, v.unit) === null ? "Give a size above 0." : null,
+    size: isSized(v) && bytesOf(v.number, v.unit) === null ? "Give a size above 0." : null,
+    image: v.backend === "rbd" && !/^rbd:\/\/[^/\s]+(\/[^/\s]+){1,2}$/.test(v.image.trim()) ? "Give pool and image, such as rbd://rbd/vm1." : null,
     path: v.backend === "block" && !v.path.startsWith("/") ? "Give the path of the device, such as /dev/zvol/tank/vm1." : null,
     initiator: byName ? initiatorProblem(r.initiator.trim()) : null,
     user: byChap && !r.user.trim() ? "Give the user a name." : null,
@@ -183,8 +196,9 @@ function planOf(v: Values, r: Resolved): DiskPlan {
     volume: {
       name: v.name,
       backend: v.backend,
-      size: v.backend === "block" ? null : bytesOf(v.number, v.unit),
+      size: isSized(v) ? bytesOf(v.number, v.unit) : null,
       path: v.backend === "block" ? v.path.trim() : null,
+      ...(v.backend === "rbd" ? { image: v.image.trim(), ...(v.cephUser.trim() ? { ceph_user: v.cephUser.trim() } : {}) } : {}),
       full: v.backend === "file" && v.full,
       block_size: v.blockSize ? Number(v.blockSize) : null,
       write_through: r.stable && v.backend !== "memory",
@@ -224,7 +238,9 @@ function Fields(props: FieldsProps) {
       <Card title="Disk">
         <div class="fields">
           <TextField label="Name" error={shown("name")} required value={v.name} onInput={(value) => set({ name: value.trim() })} />
-          {v.backend === "block" ? <DevicePath value={v.path} error={shown("path")} onChange={(path) => set({ path })} /> : <SizeField label="Size" error={shown("size")} number={v.number} unit={v.unit} set={set} />}
+          {v.backend === "block" && <DevicePath value={v.path} error={shown("path")} onChange={(path) => set({ path })} />}
+          {v.backend === "rbd" && <ImageFields v={v} error={shown("image")} set={set} />}
+          {isSized(v) && <SizeField label="Size" error={shown("size")} number={v.number} unit={v.unit} set={set} />}
         </div>
         <Choice
           legend="Stored in"
@@ -234,6 +250,7 @@ function Fields(props: FieldsProps) {
           options={[
             { value: "file", label: "A file", hint: "in lunet’s data directory" },
             { value: "block", label: "A block device", hint: "a ZFS volume, a drive" },
+            { value: "rbd", label: "A cluster of Ceph", hint: "an RBD image" },
             { value: "memory", label: "Memory", hint: "lost when lunet stops" },
           ]}
         />
@@ -261,7 +278,8 @@ function Fields(props: FieldsProps) {
 
 function summary(v: Values, r: Resolved): string {
   const bytes = bytesOf(v.number, v.unit);
-  const what = v.backend === "block" ? (v.path || "a device") : bytes ? size(bytes) : "";
+  const kept = { block: v.path || "a device", rbd: v.newImage ? "" : v.image }[v.backend as string];
+  const what = kept || (bytes ? size(bytes) : "");
   const who = r.existing ? "for those who may use the target" : r.proof === "name" ? "for one initiator" : "with CHAP";
   return `${v.name || "The disk"}, ${what}, LUN ${freeLun(r.existing)} of ${r.target}, ${who}.`;
 }
@@ -285,6 +303,18 @@ function DevicePath({ value, error, onChange }: { value: string; error: string |
       onInput={onChange}
       suggestions={found.map((it) => ({ value: it.path, label: it.about }))}
     />
+  );
+}
+
+function ImageFields({ v, error, set }: { v: Values; error: string | null | undefined; set: PartProps["set"] }) {
+  return (
+    <>
+      <TextField label="Image" error={error} hint="rbd://POOL/IMAGE or rbd://POOL/NAMESPACE/IMAGE" placeholder="rbd://rbd/vm1" value={v.image} onInput={(image) => set({ image })} />
+      <TextField label="User of the cluster" hint="Without client.; admin if left out. Its keyring is where Ceph looks for it." value={v.cephUser} onInput={(cephUser) => set({ cephUser })} />
+      <Checkbox checked={v.newImage} onChange={(newImage) => set({ newImage })}>
+        Make this image
+      </Checkbox>
+    </>
   );
 }
 

@@ -3,7 +3,7 @@
 import { signal } from "@preact/signals";
 import { asProblem, newKey, noAnswer, path, type Problem, send } from "../../api/client";
 
-export type Backend = "file" | "block" | "memory";
+export type Backend = "file" | "block" | "rbd" | "memory";
 
 /** What the form has asked for. */
 export interface DiskPlan {
@@ -12,6 +12,9 @@ export interface DiskPlan {
     backend: Backend;
     size: number | null;
     path: string | null;
+    /** Of a volume in a cluster of Ceph. */
+    image?: string;
+    ceph_user?: string;
     full: boolean;
     block_size: number | null;
     write_through: boolean;

@@ -20,7 +20,7 @@ use zeroize::Zeroizing;
 /// Keys that a clone does not inherit: they are the source's own. Its space is never reserved: it
 /// shares what it holds.
 const OWN: &[&str] =
-    &["backend", "path", "size", "provisioning", "serial", "naa", "eui", "read-only"];
+    &["backend", "path", "image", "size", "provisioning", "serial", "naa", "eui", "read-only"];
 
 /// What stands in the place of a secret. It is too short to be one.
 const HIDDEN: &str = "not shown";
