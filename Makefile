@@ -16,9 +16,11 @@ export RUST_LIB_BACKTRACE = 0
 .DEFAULT_GOAL := help
 # What the tests run is the profile dev, with assertions on, and one build for all of them.
 BUILD = $(CARGO) test --locked --workspace --no-run
+# In `make test` clippy is the compiler of that build: to look at everything first, and then to build it, takes minutes more.
+LINTED = RUSTC_WORKSPACE_WRAPPER=clippy-driver CLIPPY_ARGS=-Dwarnings__CLIPPY_HACKERY__
 BUILT = LUNET_BIN=$(CURDIR)/target/debug/lunet LUNET_LAB_PROGRAMS=$(CURDIR)/target/debug
 
-.PHONY: help run install packages test-packages site web test test-quick test-host host-tests lab-tests checked lab lab-guest lab-zfs test-lab test-ha test-ceph test-proxmox interoperability test-kills bench bench-lab bench-transports conformance conformance-nvme sim fuzz fuzz-long lint clean prepare
+.PHONY: help run install packages test-packages site web test test-quick test-host host-tests lab-tests checked build-tools lab lab-guest lab-zfs test-lab test-ha test-ceph test-proxmox interoperability test-kills bench bench-lab bench-transports conformance conformance-nvme sim fuzz fuzz-long lint clean prepare
 
 help: ## show this list
 	@echo "make <target>:"
@@ -46,8 +48,9 @@ test-packages: ## install, use, upgrade, remove and purge the packages of `make 
 	packaging/rpm/test
 	packaging/guest/test
 
-# The lab's guest is built beside the compiler, and its suites run beside the tests of this machine: much of both is waiting.
-test: prepare ## what test-host does, and the lab's suites without their long tests, at the same time; those on ZFS if `make lab` was run
+# What is missing is installed, and the lab's guest built, beside the compiler; its suites run beside the tests of this machine: much
+# of that is waiting.
+test: build-tools ## what test-host does, and the lab's suites without their long tests, at the same time; those on ZFS if `make lab` was run
 	@$(MAKE) --no-print-directory -k -j2 host-tests lab-tests
 
 test-quick: ## for every change: format, clippy, unit tests, a few real clients; needs no root
@@ -61,9 +64,10 @@ test-quick: ## for every change: format, clippy, unit tests, a few real clients;
 test-host: host-tests ## what runs on this machine itself: lint, unit tests, real clients, short fuzzing
 
 # One crate has examples in its documentation: to look for them in the others takes minutes.
-host-tests: checked
-	$(BUILT) scripts/limited 30 $(CARGO) test --locked --no-fail-fast --workspace --tests
-	$(CARGO) test --locked -q --doc --package lunet-client
+host-tests: checked prepare
+	scripts/licences
+	$(BUILT) $(LINTED) scripts/limited 30 $(CARGO) test --locked --no-fail-fast --workspace --tests
+	$(LINTED) $(CARGO) test --locked -q --doc --package lunet-client
 	web/check
 	$(BUILT) scripts/limited 15 web/browser
 	$(BUILT) scripts/limited 8 tests/api-fuzz
@@ -72,14 +76,19 @@ host-tests: checked
 lab-tests: checked lab-guest
 	$(BUILT) LAB_SHORT=1 scripts/limited 55 nice lab/test
 
-checked: lint
-	$(BUILD)
+checked: build-tools
+	scripts/lint
+	scripts/warnings-are-errors $(LINTED)
+	$(LINTED) $(BUILD)
+
+build-tools:
+	@scripts/install-missing build
 
 lab: lab-guest lab-zfs ## build the lab's guests: Debian kernels with real initiators and ZFS (root; cached)
+	LAB_RELEASE=trixie nice lab/image
 
 lab-guest: prepare
 	nice lab/image
-	LAB_RELEASE=trixie nice lab/image
 	nice lab/qemu
 
 lab-zfs: prepare
@@ -153,6 +162,8 @@ web: prepare ## rebuild the page, compare it with web/dist, and test it in Chrom
 
 lint: prepare ## format check, clippy, licences and advisories of the dependencies
 	scripts/lint
+	$(CARGO) clippy --locked --workspace --all-targets -- -D warnings
+	scripts/licences
 
 clean: ## remove what was built
 	$(CARGO) clean

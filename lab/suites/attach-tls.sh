@@ -3,6 +3,7 @@
 # client: lunet attach
 # guest: trixie
 # minutes: 1
+# only in long runs
 
 test_tls_with_a_key_that_is_in_one_file_only() {
     local unit url=nvme-tcp://127.0.0.1/$NQN

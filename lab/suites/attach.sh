@@ -84,6 +84,7 @@ test_iscsi_is_mounted_comes_back_and_goes() {
     nothing_is_left
 }
 
+# long
 test_chap_is_on_no_command_line_and_in_no_journal() {
     local url=iscsi://lab@127.0.0.1/$IQN/0
     target_start size=64 chap=lab:a-secret-of-lab mutual=storage:the-other-secret
@@ -105,6 +106,7 @@ test_chap_is_on_no_command_line_and_in_no_journal() {
     nothing_is_left
 }
 
+# long
 test_what_is_killed_can_be_detached_and_attached_again() {
     local program url=iscsi://127.0.0.1/$IQN/0
     target_start size=64
@@ -127,6 +129,7 @@ test_what_is_killed_can_be_detached_and_attached_again() {
 }
 
 # lunet is killed, and its login goes on and comes through later.
+# long
 test_a_login_that_outlives_its_lunet_is_taken_up() {
     local url=iscsi://127.0.0.1/$IQN/0
     target_start size=64
@@ -151,6 +154,7 @@ test_a_login_that_outlives_its_lunet_is_taken_up() {
     nothing_is_left
 }
 
+# long
 test_a_full_or_read_only_etc_and_another_run_leave_nothing() {
     lunet_only "a target that is served both ways is lunet's"
     local pid full url
@@ -192,6 +196,7 @@ test_a_full_or_read_only_etc_and_another_run_leave_nothing() {
 }
 
 # Link-local addresses are of one interface.
+# long
 test_link_local_addresses_keep_their_interface() {
     lunet_only "about how an address is written"
     local url
@@ -236,6 +241,7 @@ TOML
 }
 
 # Its server is gone for good, with a file system mounted and something not yet written: nothing may hang.
+# long
 test_a_disk_without_its_server_is_given_up_by_force() {
     lunet_only "the server is killed"
     local name url
@@ -260,6 +266,7 @@ test_a_disk_without_its_server_is_given_up_by_force() {
 }
 
 # Another host's reservation, and data that only a look into the middle of the disk finds.
+# long
 test_only_a_disk_that_is_free_and_empty_is_formatted() {
     local d url=iscsi://127.0.0.1/$IQN/0
     target_start size=512
@@ -360,6 +367,7 @@ test_nvme_with_a_secret_over_two_paths() {
 }
 
 # The same target name at two servers, as after a copy of its configuration.
+# long
 test_paths_to_two_disks_are_refused() {
     lunet_only "LIO has all portals of a target lead to the same disks"
     local n url=iscsi://127.0.0.1/$IQN/0
@@ -438,6 +446,7 @@ TOML
 
 # --- several ways ----------------------------------------------------------------------------------------------------------------
 
+# long
 test_the_best_transport_is_taken() {
     lunet_only "a target that is served both ways is lunet's"
     nvme_start size=64 both=1
@@ -451,6 +460,7 @@ test_the_best_transport_is_taken() {
     nothing_is_left
 }
 
+# long
 test_rdma_is_better_than_tcp() {
     lunet_only "about the transports of one server"
     rdma_network 192.0.2.1/24
@@ -490,6 +500,7 @@ TOML
 }
 
 # The last one: the rules of udev that it takes back write to /etc/multipath for every disk.
+# long
 test_two_portals_are_one_disk() {
     local url=iscsi://127.0.0.1/$IQN/0
     udev_rules 55-scsi-sg3_id.rules 58-scsi-sg3_symlink.rules 60-multipath.rules

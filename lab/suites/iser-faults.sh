@@ -6,6 +6,7 @@
 # run: -p iser
 # client: open-iscsi over rdma_rxe
 # minutes: 5
+# only in long runs
 
 PORTAL=$THERE:3260
 

@@ -1,6 +1,7 @@
 # libiscsi's initiator over iSER (iser://) and over TCP, over soft RoCE: its tools say the same over both.
 # client: libiscsi over rdma_rxe
 # minutes: 1
+# only in long runs
 
 ADDRESS=192.0.2.1
 

@@ -45,6 +45,7 @@ test_login_and_logout() {
     within 20 eval '[ "$(held)" = 0 ]'
 }
 
+# long
 test_verified_load_of_all_sizes() {
     local d size
     served size=128
@@ -61,6 +62,7 @@ test_verified_load_of_all_sizes() {
     note "receivers that were not ready: $(roce send_rnr_err)"
 }
 
+# long
 test_native_4k_blocks() {
     local d
     served block=4096 physical=4096
@@ -69,6 +71,7 @@ test_native_4k_blocks() {
     verified "$d" 8M --bs=4k --iodepth=32
 }
 
+# long
 test_writes_without_immediate_data() {
     local d
     served size=128

@@ -187,6 +187,7 @@ test_a_killed_server_comes_back() {
 # Another initiator, without a part in the reservation, reads for a second.
 stranger_reads() { iscsi-perf -i iqn.2026-11.local.lab:stranger -m 1 -b 8 -t 1 "iscsi://${FAR[1]}/$IQN/0"; }
 
+# long
 test_reservations_through_the_map() {
     local registrants=6
     begin

@@ -4,6 +4,7 @@
 # another one, who must notice nothing. After each test the file behind the first disk is compared with what the client reads.
 # client: open-iscsi
 # minutes: 5
+# only in long runs
 
 # The target, asking after silent clients every three seconds or every $1, and the two logins: sets $disk and $other.
 begin() {

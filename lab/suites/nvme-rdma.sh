@@ -73,6 +73,7 @@ test_discovery_names_the_transport() {
     grep -q 'rdma_cms:    rdma-cm' /run/discovery
 }
 
+# long
 test_connect_all() {
     served
     nvme connect-all -t rdma -a $THERE -s 4420 -q "${HOSTNQN[0]}" -I "${HOSTNQN[0]##*uuid:}"
@@ -97,6 +98,7 @@ test_connect_and_disconnect() {
     [ "$LAB_TARGET" != lunet ] || within 20 eval '[ "$(held)" = 0 ]'
 }
 
+# long
 test_verified_load_of_all_sizes() {
     local d size
     served size=128
@@ -110,6 +112,7 @@ test_verified_load_of_all_sizes() {
     note "receivers that were not ready: $(cat /sys/class/infiniband/rxe*/ports/1/hw_counters/send_rnr_err | paste -sd' ')"
 }
 
+# long
 test_several_queues() {
     local d
     served
@@ -148,6 +151,7 @@ test_a_host_with_a_secret() {
     says ', authenticated' ask sessions
 }
 
+# long
 test_tcp_and_rdma_beside_each_other() {
     local by_rdma by_tcp
     lunet_only "a port of nvmet has one transport"
@@ -329,6 +333,7 @@ test_a_server_that_was_killed_is_found_again() {
     cmp /run/data /run/back
 }
 
+# long
 test_a_device_that_goes_and_comes_back() {
     local d
     lunet_only "about lunet's own RDMA"

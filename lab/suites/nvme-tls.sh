@@ -2,6 +2,7 @@
 # client: tlshd
 # guest: trixie
 # minutes: 3
+# only in long runs
 # run: -c 2
 
 # A key as nvme-cli makes it, several queues, and digests within the records.

@@ -10,6 +10,7 @@ test_discovery_names_subsystem_and_portal() {
     same "$(grep -c 'trsvcid: 4420' /run/discovery)" "$(grep -c '^=====' /run/discovery)"
 }
 
+# long
 test_connect_and_disconnect() {
     local d
     nvme_start size=64
@@ -20,6 +21,7 @@ test_connect_and_disconnect() {
     same "$(controllers)" ""
 }
 
+# long
 test_namespaces_in_their_order() {
     local d n=0
     nvme_start size=16 disks=12
@@ -61,6 +63,7 @@ test_verified_loads() {
     verified "$d" 64M --rw=randwrite --bsrange=4k-1M --iodepth=8
 }
 
+# long
 test_digests() {
     local d
     nvme_start
@@ -87,6 +90,7 @@ file_system() {
     unmounted_is_sound "$kind" "$d"
 }
 
+# long
 test_ext4_with_verified_load() { file_system ext4; }
 # long
 test_xfs_with_verified_load() { file_system xfs; }
@@ -154,6 +158,7 @@ test_a_killed_server_is_found_again() {
     load_end main
 }
 
+# long
 test_a_frozen_server_is_given_up_and_found_again() {
     local d c
     lunet_only

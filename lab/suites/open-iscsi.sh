@@ -30,6 +30,7 @@ test_many_luns_in_their_order() {
     same $n 12
 }
 
+# long
 test_chap_one_way() {
     target_start chap=lab:a-secret-of-lab
     fails login 127.0.0.1:3260
@@ -81,6 +82,7 @@ block_sizes() {
     verified "$d" $((4096 * $1)) --bs="$1" --iodepth=32
 }
 
+# long
 test_digests_are_used_when_asked_for() {
     local d
     target_start
@@ -115,6 +117,7 @@ test_ext4_with_verified_load() { file_system ext4; }
 # long
 test_xfs_with_verified_load() { file_system xfs; }
 
+# long
 test_fstrim_gives_space_back() {
     local d full empty
     target_start size=256
@@ -185,6 +188,7 @@ test_resize_is_seen_after_a_rescan() {
     unmounted_is_sound ext4 "$d"
 }
 
+# long
 test_a_new_lun_is_seen_after_a_rescan() {
     lunet_only
     target_start
@@ -219,6 +223,7 @@ TOML
     note "$(ask stats --json | tr -d ' \n' | grep -o '"[a-z_]*\(abort\|reset\)[a-z_]*":[0-9]*' | paste -sd' ')"
 }
 
+# long
 test_a_killed_server_comes_back_under_load() {
     local d load
     lunet_only

@@ -4,6 +4,7 @@
 # Soft RoCE shows that it is right, not how fast it is.
 # client: lunet bench over rdma_rxe
 # minutes: 4
+# only in long runs
 
 NVME=$THERE:4420 ISER=$THERE:3260
 NVME_URL=nvme-rdma://$NVME/$NQN/1 ISER_URL=iser://$ISER/$IQN/0

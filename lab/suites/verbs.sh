@@ -2,6 +2,7 @@
 # run: -p verbs
 # client: rdma_rxe
 # minutes: 1
+# only in long runs
 
 ADDRESS=192.0.2.1 ADDRESS6=2001:db8::1
 
