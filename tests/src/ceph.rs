@@ -4,6 +4,7 @@ use std::io::{BufRead, BufReader, Read};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::sync::OnceLock;
+use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::{Duration, SystemTime};
 
 use anyhow::{Context, Result, ensure};
@@ -36,35 +37,42 @@ pub struct Cluster {
 /// It does not start.
 pub fn cluster() -> Option<&'static Cluster> {
     static CLUSTER: OnceLock<Option<Cluster>> = OnceLock::new();
-    CLUSTER
-        .get_or_init(|| {
-            let path = std::env::var_os("PATH").unwrap_or_default();
-            let is_there =
-                |program: &str| std::env::split_paths(&path).any(|dir| dir.join(program).is_file());
-            let missing: Vec<&str> = PROGRAMS
-                .iter()
-                .filter(|(program, _)| !is_there(program))
-                .map(|(_, package)| *package)
-                .collect();
-            if !missing.is_empty() {
-                let packages = missing.join(", ");
-                eprintln!("skipped: there is no Ceph here; install the packages {packages}");
-                return None;
-            }
-            Some(Cluster::start().expect("the cluster starts"))
-        })
-        .as_ref()
+    CLUSTER.get_or_init(|| another(None)).as_ref()
+}
+
+/// A cluster of the caller's own, for a test after which it is not as it was; `None` if Ceph is not installed, which is
+/// said. It is at an address of this machine, or at one of loopback.
+///
+/// # Panics
+/// It does not start.
+pub fn another(address: Option<&str>) -> Option<Cluster> {
+    let path = std::env::var_os("PATH").unwrap_or_default();
+    let is_there =
+        |program: &str| std::env::split_paths(&path).any(|dir| dir.join(program).is_file());
+    let missing: Vec<&str> = PROGRAMS
+        .iter()
+        .filter(|(program, _)| !is_there(program))
+        .map(|(_, package)| *package)
+        .collect();
+    if !missing.is_empty() {
+        let packages = missing.join(", ");
+        eprintln!("skipped: there is no Ceph here; install the packages {packages}");
+        return None;
+    }
+    Some(Cluster::start(address).expect("the cluster starts"))
 }
 
 impl Cluster {
-    fn start() -> Result<Self> {
+    fn start(address: Option<&str>) -> Result<Self> {
+        static STARTED: AtomicU32 = AtomicU32::new(0);
         // The supervisor removes it.
         let directory = scratch("lunet-ceph-")?.keep();
-        let me = std::process::id();
-        let address = format!("127.{}.{}.{}", 64 + me / 65536 % 64, me / 256 % 256, me % 254 + 1);
+        // No two clusters of a process have one address, and seldom two of different processes.
+        let me = std::process::id() + STARTED.fetch_add(1, Ordering::Relaxed) * 127;
+        let own = format!("127.{}.{}.{}", 64 + me / 65536 % 64, me / 256 % 256, me % 254 + 1);
         let mut supervisor = Command::new(root().join("tests/ceph/cluster"))
             .arg(&directory)
-            .args(["run", &address])
+            .args(["run", address.unwrap_or(&own)])
             .stdin(Stdio::piped())
             .stdout(Stdio::piped())
             .spawn()?;
@@ -122,6 +130,16 @@ impl Cluster {
     /// The cluster's.
     pub fn image(&self, name: &str, mib: u64) -> Result<()> {
         self.rbd(&["create", name, "--size", &format!("{mib}M")]).map(drop)
+    }
+
+    /// Makes an image for a failover group, which has no object map.
+    ///
+    /// # Errors
+    /// The cluster's.
+    pub fn shared_image(&self, name: &str, mib: u64) -> Result<()> {
+        let features = ["--image-feature", "layering,exclusive-lock"];
+        let size = format!("{mib}M");
+        self.rbd(&[&["create", name, "--size", &size][..], &features].concat()).map(drop)
     }
 
     /// What the cluster has of an image, read by Ceph's own client past the lock.
