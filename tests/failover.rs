@@ -105,7 +105,14 @@ impl Cluster {
     fn create(&self, name: &str) -> Result<()> {
         let mut rbd = Command::new("rbd");
         output(
-            rbd.arg("--conf").arg(self.conf()).args(["create", name, "--size", "64M"]),
+            rbd.arg("--conf").arg(self.conf()).args([
+                "create",
+                name,
+                "--size",
+                "64M",
+                "--image-feature",
+                "layering,exclusive-lock",
+            ]),
             PATIENCE,
         )?;
         let folder = scratch("lunet-failover-")?;

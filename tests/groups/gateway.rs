@@ -1,5 +1,6 @@
 //! A gateway for the tests: it writes stamped blocks to the first image of its group while it owns it, and prints what happens,
-//! a line each. `group-gateway CONF GROUP NUMBER RANK [STEP]`; with a step it kills itself as that is about to begin.
+//! a line each. `group-gateway CONF GROUP NUMBER RANK [STEP]`; with a step it kills itself as that is about to begin in a
+//! takeover.
 //!
 //! It reads orders from standard input: `move N`, `take`, `pause`.
 
@@ -43,6 +44,8 @@ enum Told {
 struct Fake {
     writer: Sender<Told>,
     die_at: Option<String>,
+    /// A takeover has begun.
+    takes: bool,
 }
 
 impl Fake {
@@ -121,7 +124,8 @@ impl Serving for Fake {
         if !matches!(action, Action::Notify(..) | Action::Acknowledge(..)) {
             say(&format!("step {name}"));
         }
-        if self.die_at.as_ref() == Some(&name) {
+        self.takes |= name == "Look";
+        if self.takes && self.die_at.as_ref() == Some(&name) {
             let me = rustix::process::getpid();
             let _ = rustix::process::kill_process(me, rustix::process::Signal::KILL);
             thread::park();
@@ -257,7 +261,7 @@ fn main() {
                 writer.run(&orders);
             };
             thread::Builder::new().spawn(run).expect("a thread");
-            Fake { writer, die_at }
+            Fake { writer, die_at, takes: false }
         },
     );
     let group = group.expect("a thread");

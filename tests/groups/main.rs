@@ -6,15 +6,16 @@
 use std::collections::{BTreeMap, HashMap};
 use std::io::{BufRead, BufReader, Write};
 use std::process::{Child, ChildStdin, Command, Stdio};
-use std::sync::RwLock;
 use std::sync::mpsc::{Receiver, channel};
+use std::sync::{Arc, RwLock};
 use std::thread;
 use std::time::{Duration, Instant};
 
 use lunet_e2e::ceph::{Cluster, cluster};
 use lunet_gateway::{Contents, Epoch, GatewayId, Port, Record, Reserved, Sanitize, Volume};
 use lunet_group::{Error, create, read, remove};
-use lunet_rbd::{Image, ImageName, Place};
+use lunet_rbd::{Image, ImageName, Lane, Place, Request};
+use lunet_ring::Arena;
 use rustix::process::{Pid, Signal, kill_process};
 
 const BLOCKS: usize = 32;
@@ -47,7 +48,7 @@ impl World {
         let cluster = cluster()?;
         // Of the pool alone, as gateways have it.
         cluster.script(&["user", "gateway"]).expect("a user");
-        cluster.image(name, 16).expect("a new image");
+        cluster.shared_image(name, 16).expect("a new image");
         let group = ImageName::parse(&format!("rbd://rbd/{name}")).expect("a name");
         let user = Some("gateway".to_owned());
         let place = Place { conf: Some(cluster.conf()), user, ..Place::new(group) };
@@ -299,6 +300,48 @@ fn an_image_is_not_taken_from_a_client_that_may_come_back() {
     drop(refused_until_unlisted(&world, &anew));
 }
 
+/// The end of a request of a client for the last block of an image, which is filled with that, or read.
+fn asks(image: &Arc<Image>, fill: Option<u8>) -> Result<Vec<u8>, i32> {
+    let arena = Arena::new(1 << 20).expect("memory");
+    let mut lane = Lane::new(Arc::clone(image), 1).expect("a descriptor");
+    let mut buf = arena.alloc(BLOCK).expect("memory");
+    buf.fill(fill.unwrap_or_default());
+    let request = if fill.is_some() { Request::Write } else { Request::Read };
+    lane.start(request, (16 << 20) - BLOCK as u64, BLOCK, Some(buf)).map_err(|(errno, _)| errno)?;
+    let (mut ended, end) = (Vec::new(), Instant::now() + PATIENCE);
+    while ended.is_empty() {
+        assert!(Instant::now() < end, "the request does not end");
+        thread::sleep(Duration::from_millis(5));
+        lane.take(&mut ended);
+    }
+    let ended = ended.remove(0);
+    ended.result.map(|_| ended.buf.expect("its buffer").to_vec())
+}
+
+#[test]
+fn a_client_that_is_shut_out_reads_nothing_without_an_object_map() {
+    let _monitor = MONITOR.read();
+    let Some(world) = World::new("shut") else { return };
+    world.cluster.image("mapped", 16).expect("a new image");
+    for name in ["mapped", "shut"] {
+        let name = ImageName::parse(&format!("rbd://rbd/{name}")).expect("a name");
+        let place = Place { name, ..world.place.clone() };
+        let old = Arc::new(Image::open(&place).expect("a free image"));
+        // Nobody has written it: the object map says so.
+        assert_eq!(asks(&old, None), Ok(vec![0; BLOCK]));
+        let before = old.owner().map(str::to_owned);
+        let new = Arc::new(Image::open(&Place { before, ..place.clone() }).expect("a fence"));
+        asks(&new, Some(7)).expect("the new owner writes");
+        let read = asks(&old, None).map(|read| read[0]);
+        eprintln!("{}: the former owner reads {read:?}", place.name.plain());
+        if place.name.plain() == "rbd/shut" {
+            assert_eq!(read, Err(108));
+        }
+        assert_eq!(asks(&new, None), Ok(vec![7; BLOCK]));
+        old.give_up(108);
+    }
+}
+
 #[test]
 fn a_planned_move_fences_nobody() {
     let _monitor = MONITOR.read();
@@ -440,12 +483,18 @@ fn dies_at(step: &str, name: &str) {
 #[test]
 fn a_taker_that_dies_keeps_nobody_out() {
     let _monitor = MONITOR.read();
-    let steps = [("WaitForMap", "map"), ("Refresh", "refresh"), ("Load", "load")];
-    thread::scope(|scope| {
-        for (step, name) in steps {
-            scope.spawn(move || dies_at(step, name));
-        }
-    });
+    let steps = [
+        [("Look", "look"), ("Blocklist", "blocklist"), ("WaitForMap", "map")],
+        [("BreakLock", "break"), ("Acquire", "acquire"), ("Refresh", "refresh")],
+        [("ReadRecord", "read"), ("Swap", "swap"), ("Load", "load")],
+    ];
+    for some in steps {
+        thread::scope(|scope| {
+            for (step, name) in some {
+                scope.spawn(move || dies_at(step, name));
+            }
+        });
+    }
 }
 
 #[test]

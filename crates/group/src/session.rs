@@ -42,7 +42,7 @@ impl Session {
         sender: Sender<Event>,
     ) -> std::result::Result<Self, Error> {
         let group = &config.group;
-        let client = Arc::new(Client::connect(group)?);
+        let client = store::connect(group)?;
         let of_client = |errno| Error::of("ask for the client's address", errno);
         let address = client.address().map_err(of_client)?;
         let name = ClientName { address, lock: client.name() };
@@ -121,7 +121,8 @@ impl Session {
 fn open_image(client: &Arc<Client>, image: &str) -> std::result::Result<Arc<Image>, Error> {
     let name = ImageName::parse(&format!("rbd://{image}"));
     let name = name.map_err(|_| Error::Name(image.to_owned()))?;
-    let opened = Image::open_unlocked(client, &name, false);
+    let opened = Image::open_unlocked(client, &name, false)
+        .and_then(|image| image.has_no_object_map().map(|()| image));
     opened
         .map(Arc::new)
         .map_err(|source| Error::Image { image: image.to_owned(), source: Box::new(source) })

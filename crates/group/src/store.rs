@@ -103,7 +103,14 @@ pub(crate) fn load(object: &Object, group: &ImageName) -> Result<Record, Error> 
 const ENOENT: i32 = 2;
 const EEXIST: i32 = 17;
 
-fn connect(group: &Place) -> Result<Object, Error> {
+/// A client for a gateway: with all the rights that a takeover needs, as nobody looks at that time.
+pub(crate) fn connect(group: &Place) -> Result<Arc<Client>, Error> {
+    let client = Arc::new(Client::connect(group)?);
+    client.may_blocklist(group)?;
+    Ok(client)
+}
+
+fn object(group: &Place) -> Result<Object, Error> {
     open(&Arc::new(Client::connect(group)?), &group.name)
 }
 
@@ -114,7 +121,7 @@ fn connect(group: &Place) -> Result<Object, Error> {
 pub fn create(group: &Place, record: &Record) -> Result<(), Error> {
     let bytes = record.encode()?;
     let version = version(record.epoch, record.revision);
-    match connect(group)?.create(&version, &bytes) {
+    match open(&connect(group)?, &group.name)?.create(&version, &bytes) {
         Ok(()) => Ok(()),
         Err(EEXIST) => Err(Error::Exists(object_of(&group.name))),
         Err(errno) => Err(Error::of("make the group's record", errno)),
@@ -126,7 +133,7 @@ pub fn create(group: &Place, record: &Record) -> Result<(), Error> {
 /// # Errors
 /// There is none, or it cannot be read, or the cluster's.
 pub fn read(group: &Place) -> Result<Record, Error> {
-    load(&connect(group)?, &group.name)
+    load(&object(group)?, &group.name)
 }
 
 /// Removes the record of a group; its images stay. No gateway of the group may run. Blocks.
@@ -134,7 +141,7 @@ pub fn read(group: &Place) -> Result<Record, Error> {
 /// # Errors
 /// There is none, or the cluster's.
 pub fn remove(group: &Place) -> Result<(), Error> {
-    match connect(group)?.remove() {
+    match object(group)?.remove() {
         Ok(()) => Ok(()),
         Err(ENOENT) => Err(Error::None(object_of(&group.name))),
         Err(errno) => Err(Error::of("remove the group's record", errno)),

@@ -6,7 +6,7 @@ use std::ptr;
 use std::sync::Arc;
 use std::time::Duration;
 
-use crate::blocklist::{self, LONG_ENOUGH, SHUT_OUT};
+use crate::blocklist::{self, LONG_ENOUGH, NOBODY, SHUT_OUT};
 use crate::error::{checked, errno};
 use crate::ffi::{IoCtx, Rados};
 use crate::options::{self, check, forbidden};
@@ -198,6 +198,24 @@ impl Client {
         let added = self.command(&blocklist::add(address, seconds))?;
         let list = self.command(blocklist::LIST)?;
         Ok(blocklist::lasting(&list.out, address, &added.status, seconds))
+    }
+
+    /// Looks whether the place's user may put clients on the blocklist, by asking for an entry of nobody. Blocks until the
+    /// monitors have a quorum.
+    ///
+    /// # Errors
+    /// [`Error::Rights`], or the cluster's.
+    pub fn may_blocklist(&self, place: &Place) -> Result<(), Error> {
+        match self.command(&blocklist::add(NOBODY, 1)).map(drop) {
+            // There is no such address, and the user was let that far.
+            Ok(()) | Err(libc::EINVAL) => Ok(()),
+            Err(libc::EACCES | libc::EPERM) => {
+                Err(Error::Rights { user: format!("client.{}", place.user_name()) })
+            }
+            Err(errno) => {
+                Err(Error::of("ask what rights the user of Ceph has", errno.saturating_neg()))
+            }
+        }
     }
 
     /// Waits until this client has the latest map of the cluster: what it asks for from now on comes after everything that

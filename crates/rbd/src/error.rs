@@ -57,6 +57,15 @@ pub enum Error {
         /// What it would do, and what to set instead.
         why: &'static str,
     },
+    /// The user lacks a right without which no takeover is safe.
+    #[error(
+        "{user} may not shut other clients out of the cluster (osd blocklist add), without which no takeover is safe: let it \
+         by `ceph auth caps {user} mon 'profile rbd' ...` with the osd and mgr rights that it has"
+    )]
+    Rights {
+        /// The user, as Ceph calls it.
+        user: String,
+    },
     /// The cluster does not let the user in, or is not reached.
     #[error("the cluster of {conf} does not let client.{user} in ({source}): {step}")]
     Connect {
@@ -99,7 +108,7 @@ pub enum Error {
         /// Its name, with that of its image.
         name: String,
     },
-    /// A feature that would let two clients write, or write twice.
+    /// A feature that would let two clients write, write twice, or read what is old.
     #[error("{text}: `rbd feature {step} {} {feature}`", name.plain())]
     Feature {
         /// Its name.

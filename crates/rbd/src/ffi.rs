@@ -35,6 +35,10 @@ pub(crate) const COMPARE_EQUAL: u8 = 1;
 pub(crate) const LOCK_EXCLUSIVE: c_int = 0;
 /// `RBD_FEATURE_EXCLUSIVE_LOCK`.
 pub(crate) const FEATURE_EXCLUSIVE_LOCK: u64 = 1 << 2;
+/// `RBD_FEATURE_OBJECT_MAP`.
+pub(crate) const FEATURE_OBJECT_MAP: u64 = 1 << 3;
+/// `RBD_FEATURE_FAST_DIFF`, which needs an object map.
+pub(crate) const FEATURE_FAST_DIFF: u64 = 1 << 4;
 /// `RBD_FEATURE_JOURNALING`.
 pub(crate) const FEATURE_JOURNALING: u64 = 1 << 6;
 /// `RBD_WRITE_ZEROES_FLAG_THICK_PROVISION`.
@@ -55,9 +59,8 @@ pub(crate) struct ImageInfo {
 /// `RBD_IMAGE_OPTION_FEATURES_SET` and `RBD_IMAGE_OPTION_CLONE_FORMAT`.
 pub(crate) const OPTION_FEATURES_SET: c_int = 8;
 pub(crate) const OPTION_CLONE_FORMAT: c_int = 12;
-/// `RBD_FEATURE_LAYERING` and `RBD_FEATURE_FAST_DIFF`.
+/// `RBD_FEATURE_LAYERING`.
 pub(crate) const FEATURE_LAYERING: u64 = 1 << 0;
-pub(crate) const FEATURE_FAST_DIFF: u64 = 1 << 4;
 /// `RBD_SNAP_NAMESPACE_TYPE_USER`.
 pub(crate) const SNAPSHOT_OF_USER: c_int = 0;
 

@@ -310,12 +310,34 @@ impl Image {
         Ok(())
     }
 
-    /// Looks at its features; `writes`: refuses those with which nobody may write.
-    fn see_features(&mut self, writes: bool) -> Result<(), Error> {
+    fn features(&self) -> Result<u64, Error> {
         let mut features = 0;
         // SAFETY: the image is open; writes the number.
         let asked = unsafe { (self.rbd().rbd_get_features)(self.handle, &mut features) };
-        done("ask for the image's features", asked)?;
+        done("ask for the image's features", asked).map(|()| features)
+    }
+
+    /// Refuses an image with an object map. By that librbd answers for objects that nobody has written as far as it knows,
+    /// without a word to the cluster: reads with zeroes, discards with success. So does one that was shut out, of objects
+    /// that another client has written since.
+    ///
+    /// # Errors
+    /// It has one, or the cluster's.
+    pub fn has_no_object_map(&self) -> Result<(), Error> {
+        let features = self.features()?;
+        if features & ffi::FEATURE_OBJECT_MAP == 0 {
+            return Ok(());
+        }
+        let text = "the image has an object map, by which a gateway that was shut out would answer reads of what another one \
+                    has written since";
+        let with = features & ffi::FEATURE_FAST_DIFF != 0;
+        let feature = if with { "object-map fast-diff" } else { "object-map" };
+        Err(Error::Feature { name: self.name.clone(), text, step: "disable", feature })
+    }
+
+    /// Looks at its features; `writes`: refuses those with which nobody may write.
+    fn see_features(&mut self, writes: bool) -> Result<(), Error> {
+        let features = self.features()?;
         self.fast_diff = features & ffi::FEATURE_FAST_DIFF != 0;
         if !writes {
             return Ok(());
