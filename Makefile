@@ -102,9 +102,9 @@ test-ha: ## move, kill, freeze and fence lunet in a cluster of two nodes with Pa
 	$(CARGO) build --locked -p lunet
 	LUNET_BIN=$(CURDIR)/target/debug/lunet lab/ha/run
 
-test-ceph: prepare ## images and failover groups on a real cluster of three OSDs, with the long tests; needs Ceph's packages (4 minutes)
+test-ceph: prepare ## images and failover groups on a real cluster of three OSDs, with the long tests; needs Ceph's packages (15 minutes). LUNET_E2E_FAILOVERS=200 changes the owner of a group so often under load
 	$(CARGO) build --locked -p lunet
-	LUNET_BIN=$(CURDIR)/target/debug/lunet LUNET_E2E_LONG=1 $(CARGO) test --locked -p lunet-e2e --test ceph --test groups
+	LUNET_BIN=$(CURDIR)/target/debug/lunet LUNET_E2E_LONG=1 $(CARGO) test --locked -p lunet-e2e --test ceph --test groups --test failover
 
 test-proxmox: prepare ## run the plugin for Proxmox VE in the lab's guest, with real open-iscsi, dm-multipath and NVMe/TCP (root, Debian 12)
 	$(CARGO) build --locked -p lunet
