@@ -15,6 +15,7 @@ mod access;
 mod action;
 mod bytes;
 mod codec;
+mod contact;
 mod gate;
 mod machine;
 mod message;

@@ -5,6 +5,7 @@ use alloc::collections::{BTreeMap, VecDeque};
 use alloc::vec::Vec;
 use core::time::Duration;
 
+use crate::contact::Contact;
 use crate::moving::Moving;
 use crate::requests::Change;
 use crate::standby::{Step, Takeover, Watch};
@@ -62,6 +63,8 @@ impl Role {
 pub(crate) enum Purpose {
     Client,
     Read,
+    /// Of an owner, to see whether the cluster answers.
+    Contact,
     /// Sent at that time.
     Ping(Duration),
     Announce,
@@ -90,6 +93,8 @@ pub struct Gateway {
     /// The latest that is known of the record.
     pub(crate) record: Option<Box<Record>>,
     pub(crate) pending: BTreeMap<OpId, Purpose>,
+    /// What an owner hears of the cluster.
+    pub(crate) contact: Contact,
     client: Client,
     operations: u64,
     actions: VecDeque<Action>,
@@ -105,6 +110,7 @@ impl Gateway {
             gate: Gate::closed(Epoch(0)),
             record: None,
             pending: BTreeMap::new(),
+            contact: Contact::default(),
             client: Client::None(now),
             operations: 0,
             actions: VecDeque::new(),
@@ -149,7 +155,8 @@ impl Gateway {
                 _ => takeover.limit,
             }),
             (Role::Moving(moving), _) => Some(moving.limit),
-            (Role::Fenced | Role::Owner(_), _) => None,
+            (Role::Owner(_), _) => Some(self.next_contact()),
+            (Role::Fenced, _) => None,
         }
     }
 
@@ -177,6 +184,7 @@ impl Gateway {
         self.look_for_vacancy();
         self.takeover_tick();
         self.move_is_late();
+        self.owner_tick();
     }
 
     fn done(&mut self, op: OpId, result: Result) {
@@ -186,6 +194,7 @@ impl Gateway {
             Purpose::Read => {
                 self.read(result);
             }
+            Purpose::Contact => self.in_contact(result),
             Purpose::Ping(sent) => self.pinged(sent, result),
             Purpose::Announce => {}
             Purpose::Takeover => self.took(result),

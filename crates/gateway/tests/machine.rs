@@ -142,6 +142,20 @@ impl Bench {
         (response.unwrap_or(Response::Busy), actions)
     }
 
+    /// Lets time pass, second by second: the read of the record that was begun.
+    fn pass(&mut self, seconds: u32) -> Option<OpId> {
+        let mut read = None;
+        for _ in 0..seconds {
+            self.now += SECOND;
+            let actions = self.input(Input::Tick);
+            read = read.or(actions.iter().find_map(|action| match action {
+                Action::ReadRecord(op) => Some(*op),
+                _ => None,
+            }));
+        }
+        read
+    }
+
     /// Answers pings for so many seconds with these.
     fn pings(&mut self, seconds: u32, acks: &[Response], delay: Duration) -> Vec<Action> {
         let mut last = Vec::new();
@@ -387,6 +401,38 @@ fn an_owner_that_is_deposed_says_nothing_more() {
         assert_eq!(bench.input(input), []);
     }
     assert!(Failure::TimedOut.may_take_effect() && !Failure::Blocklisted.may_take_effect());
+}
+
+#[test]
+fn an_owner_that_hears_nothing_of_the_cluster_is_fenced_and_one_that_stood_still_is_not() {
+    let mut bench = Bench::owner();
+    let same = || Ok(Reply::Record(bytes(&record(5, Some(1)))));
+    for _ in 0..10 {
+        let op = bench.pass(5).unwrap();
+        assert_eq!(bench.done(op, same()), []);
+    }
+    let op = bench.pass(5).unwrap();
+    bench.now += 1000 * SECOND;
+    assert_eq!(bench.input(Input::Tick), []);
+    assert_eq!(bench.pass(24), None, "a read is under way");
+    assert_eq!(bench.done(op, same()), []);
+    let silent = (0..5).find_map(|_| bench.pass(1)).unwrap();
+    bench.pass(29);
+    assert_eq!(bench.gateway.condition(), Condition::Owner);
+    bench.pass(1);
+    assert_eq!(bench.gateway.condition(), Condition::Fenced);
+    // Its end comes later, and means nothing.
+    assert_eq!(bench.done(silent, Err(Failure::Blocklisted)), []);
+}
+
+#[test]
+fn an_owner_that_reads_of_a_later_epoch_is_fenced() {
+    let mut bench = Bench::owner();
+    bench.pass(1);
+    let op = bench.pass(5).unwrap();
+    let actions = bench.done(op, Ok(Reply::Record(bytes(&record(6, Some(2))))));
+    assert!(matches!(actions[0], Action::StopAnswering(_)), "{actions:?}");
+    assert_eq!(bench.gateway.condition(), Condition::Fenced);
 }
 
 #[test]
