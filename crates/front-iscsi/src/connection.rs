@@ -13,11 +13,12 @@ use lunet_ring::{Account, Buf, Payload};
 use lunet_scsi::Attention;
 use lunet_scsi::reserve::{NexusId, Seat};
 use lunet_server::conn;
+use lunet_server::part::Part;
 use lunet_server::transmit::Outgoing;
 use lunet_verbs::Remote;
 use lunet_volume::{OperationId, VolumeId};
 
-use crate::group::{Gated, Part};
+use crate::group::Gated;
 use crate::message::Cause;
 use crate::registry::Nexus;
 use crate::reservations::Place;

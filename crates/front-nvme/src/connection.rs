@@ -11,18 +11,20 @@ use lunet_nvme::command::Completion;
 use lunet_nvme::controller::{Command, Connection, Controller, Event, Kind, Tag};
 use lunet_nvme::digest::Crc32c;
 use lunet_nvme::fabrics::Connect;
-use lunet_nvme::log::ReservationNotice;
+use lunet_nvme::log::{AnaState, ReservationNotice};
 use lunet_nvme::rdma::{self, ConnectRequest};
 use lunet_nvme::transmit::{self, Transmit};
 use lunet_reservations::Access;
 use lunet_ring::{Account, Arena, Buf, Payload, Reserve};
 use lunet_server::conn;
+use lunet_server::part::Part;
 use lunet_server::rdma::Remote;
 use lunet_server::transmit::Outgoing;
 use lunet_tls::server::Server;
 use lunet_volume::{OperationId, PathState, VolumeId, take};
 
 use crate::config::CAPSULE_DATA;
+use crate::group::Gated;
 use crate::registry::Member;
 use crate::world::Subsystem;
 
@@ -56,6 +58,10 @@ pub struct NvmeConn {
     pub waiting: Option<Box<Connect>>,
     /// The first command of a fused pair, until the next event, which is the second.
     pub first: Option<Command<Buf>>,
+    /// Of a queue of a failover group's controller: which epoch it belongs to.
+    pub gated: Option<Box<Gated>>,
+    /// It was aborted with its failover group: dropped when it is closed.
+    pub aborted: Vec<Part>,
     /// The server stops: the connection ends when nothing is at work for the host, and is looked at from this time on.
     pub leaves: Option<Duration>,
     /// Commands at work, indexed by the protocol's slot number.
@@ -176,7 +182,7 @@ pub struct Admin {
     /// The controller.
     pub controller: Controller,
     /// What the host was told of paths: the state of each namespace.
-    pub paths: Vec<(u32, PathState)>,
+    pub paths: Vec<(u32, AnaState)>,
     /// How often these have changed.
     pub path_changes: u64,
     /// What the host has lost and not read about, the oldest first.
@@ -202,6 +208,8 @@ impl NvmeConn {
             again: None,
             waiting: None,
             first: None,
+            gated: None,
+            aborted: Vec::new(),
             leaves: None,
             tasks: Vec::new(),
         }

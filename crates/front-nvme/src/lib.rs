@@ -9,12 +9,14 @@ mod config;
 mod connection;
 mod engine;
 mod generated;
+mod group;
 mod message;
 mod notices;
 #[cfg(test)]
 mod rdma_tests;
 mod registry;
 mod report;
+mod reservations;
 mod session;
 mod world;
 
@@ -25,6 +27,9 @@ use lunet_volume::Face;
 pub use config::{
     Concatenation, Config, Host, Hosts, Layout, MAX_NAMESPACES, Options, SubsystemEntry, Tls,
     TlsKey,
+};
+pub use group::{
+    Execution, GroupError, GroupHandle, GroupRequest, Members, busy as busy_answer, volume_of,
 };
 pub use report::{Protocol, QueueInfo, RdmaPath, SessionInfo};
 

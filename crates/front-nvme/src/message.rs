@@ -14,6 +14,7 @@ use lunet_volume::Face;
 use lunet_volume::VolumeId;
 use lunet_volume::reserve::{Done, Unchanged};
 
+use crate::group::GroupMessage;
 use crate::session::Mailbox;
 
 /// A message to the front of a shard.
@@ -97,6 +98,8 @@ pub enum Message {
         /// Parts that it waits for now, or why nothing has changed.
         result: Result<usize, Unchanged<Status>>,
     },
+    /// An order of a failover group's thread.
+    Group(GroupMessage),
 }
 
 /// Commands that are to be aborted before the command that asks for it is answered.

@@ -4,6 +4,7 @@
 //! in its [`Member`], in atomics.
 
 use std::collections::BTreeMap;
+use std::ops::RangeInclusive;
 use std::sync::atomic::{AtomicBool, AtomicU16, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, PoisonError};
 use std::time::Duration;
@@ -190,6 +191,8 @@ pub struct Wish<'a> {
     pub transport: Transport,
     /// Data of a command capsule that is offered, in bytes.
     pub capsule_data: u32,
+    /// The identifiers that it may get.
+    pub identifiers: RangeInclusive<u16>,
 }
 
 /// All controllers of a server.
@@ -234,7 +237,7 @@ impl Registry {
         if serves && (inner.serving >= self.most || !inner.places.take(wish.applicant, ALWAYS)) {
             return Admission::Full;
         }
-        let Some(cntlid) = inner.free_identifier() else { return Admission::Full };
+        let Some(cntlid) = inner.free_identifier(&wish.identifiers) else { return Admission::Full };
         inner.serving += usize::from(serves);
         let member = Arc::new(Member {
             cntlid,
@@ -379,14 +382,18 @@ impl Inner {
     }
 
     /// The next identifier that no controller has: one that has ended has it for as long as can be.
-    fn free_identifier(&mut self) -> Option<u16> {
-        for _ in 0..MAX_CNTLID {
+    fn free_identifier(&mut self, among: &RangeInclusive<u16>) -> Option<u16> {
+        let count = among.end() - among.start() + 1;
+        for _ in 0..count {
             self.last = self.last % MAX_CNTLID + 1;
-            if !self.controllers.contains_key(&self.last) {
-                return Some(self.last);
+            // All of them, if these are all that there are.
+            let found = among.start() + (self.last - 1) % count;
+            if !self.controllers.contains_key(&found) {
+                return Some(found);
             }
         }
-        None
+        // Where the count begins again, some were passed over.
+        among.clone().find(|found| !self.controllers.contains_key(found))
     }
 }
 
@@ -428,6 +435,7 @@ mod tests {
             key: None,
             transport: TCP,
             capsule_data: 8192,
+            identifiers: 1..=MAX_CNTLID,
         };
         registry.admit(&wish, Duration::ZERO)
     }

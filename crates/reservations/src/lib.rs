@@ -29,8 +29,8 @@ pub const MAX_REGISTRATIONS: usize = 256;
 /// makes up others would fill the volume's registrations.
 pub const MAX_OF_NAME: usize = 4;
 
-/// The family of hosts that are known by an identifier.
-const HOST: &str = "host";
+/// The family of [hosts](Registrant::host) that are known by an identifier.
+pub const HOST: &str = "host";
 
 /// Who can be registered: a host, or one path of a host, by the name that a protocol gives it.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]

@@ -16,6 +16,7 @@ pub mod interfaces;
 pub mod mail;
 mod monitor;
 pub mod network;
+pub mod part;
 pub mod places;
 pub mod portals;
 pub mod rationed;

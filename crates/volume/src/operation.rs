@@ -47,6 +47,11 @@ pub trait Face: Send + Sync + 'static {
         None
     }
 
+    /// What the record of its failover group calls it, if it may be one of one.
+    fn designator(&self) -> Option<[u8; 16]> {
+        None
+    }
+
     /// Bytes that it takes on the storage below, as they were found last; `None` if nobody knows.
     fn used(&self) -> Option<u64> {
         None

@@ -16,6 +16,7 @@ use super::copy::Copy;
 use super::forward::Forwarded;
 use super::sanitize::Sanitizing;
 use crate::connection::Conn;
+use crate::group::naa_of;
 use crate::names::names;
 use crate::world::LogicalUnit;
 use lunet_server::conn::ConnId;
@@ -170,6 +171,10 @@ impl Face for LogicalUnit {
 
     fn names(&self) -> Option<Names> {
         Some(names(&self.unit.identity))
+    }
+
+    fn designator(&self) -> Option<[u8; 16]> {
+        Some(naa_of(&self.unit))
     }
 
     fn used(&self) -> Option<u64> {

@@ -5,13 +5,12 @@
 //! is in `engine::gate`, what reaches a connection in `session::group`. A session of another target has no [`Gated`],
 //! and that is all that its commands ever look at.
 //!
-//! Groups of NVMe subsystems would be begun by a function of `front-nvme` like [`GroupHandle::begin`], with the same
-//! meaning: there a connection has no ping, and ANA takes the place of target port groups. There is none yet: whoever
-//! configures a group refuses it there.
+//! `front-nvme` has the same for groups of subsystems: there a connection has no ping, and ANA takes the place of target port
+//! groups. Whoever has a group in both gives each order to both.
 
 mod request;
 
-use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, PoisonError};
 
 use lunet_gateway::{Access, AccessState, Attention, Gate, Link, Ping, Port, Stamp};
@@ -19,10 +18,13 @@ use lunet_iscsi::target::Asked;
 use lunet_os::sync::Mutex;
 use lunet_scsi::alua::{Alua, SharedGroup, SharedGroups, SharedState};
 use lunet_scsi::reserve::{self, TargetPort};
+use lunet_server::part::Part;
 use lunet_volume::VolumeId;
 
 use self::request::Prepared;
-pub use self::request::{Body, Execution, GroupRequest, Said, TakesRequests, naa_of, report};
+pub use self::request::{
+    Body, Execution, FAMILIES, GroupRequest, Said, TakesRequests, naa_of, report, volume_of,
+};
 use crate::Handle;
 use crate::message::Message;
 use crate::reservations::with_seats;
@@ -30,9 +32,6 @@ use crate::world::{Exports, World};
 
 /// Numbers groups, on all servers of the process.
 static NEXT: AtomicU32 = AtomicU32::new(0);
-
-/// What is called when every shard has done its part. A shard may call it: it must not block.
-type Done = Box<dyn FnOnce() + Send + Sync>;
 
 /// Why targets cannot be a group.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -77,7 +76,7 @@ struct Shared {
 impl GroupHandle {
     /// Makes these targets a group with this gate, which is closed or blocked at first. Their names stay the group's whatever
     /// becomes of them in the configuration, sessions that are there included. Whoever configures sees to it that
-    /// volumes of the group are shown by its targets alone, over iSCSI alone, and with implicit ALUA.
+    /// volumes of the group are shown by its targets alone, or by subsystems of the same group, and with implicit ALUA.
     ///
     /// # Errors
     /// [`GroupError`]; nothing has changed then.
@@ -155,7 +154,7 @@ impl GroupHandle {
     }
 
     fn order(&self, order: &Order, done: impl FnOnce() + Send + Sync + 'static) {
-        let part = Part::new(Box::new(done));
+        let part = Part::new(done);
         let (group, order) = (self.id, order.clone());
         self.handle.tell(move || {
             let (order, part) = (order.clone(), part.clone());
@@ -239,41 +238,6 @@ pub enum Order {
     Hold(VolumeId),
     /// They go on.
     LetGo(VolumeId),
-}
-
-/// A shard's part of an order. With the last of them that is dropped, wherever that is, the order is done: a shard that has
-/// ended has nothing left to do.
-#[derive(Clone)]
-pub struct Part(Arc<Finish>);
-
-struct Finish {
-    done: Option<Done>,
-    given_up: AtomicBool,
-}
-
-impl Part {
-    fn new(done: Done) -> Self {
-        Self(Arc::new(Finish { done: Some(done), given_up: AtomicBool::new(false) }))
-    }
-
-    /// The same part, for whoever keeps it as this.
-    fn as_done(&self) -> lunet_volume::reserve::Done {
-        self.0.clone()
-    }
-
-    /// The order is given up: nobody is told that it is done.
-    fn give_up(&self) {
-        self.0.given_up.store(true, Ordering::Relaxed);
-    }
-}
-
-impl Drop for Finish {
-    fn drop(&mut self) {
-        let done = self.done.take();
-        if let Some(done) = done.filter(|_| !*self.given_up.get_mut()) {
-            done();
-        }
-    }
 }
 
 /// Target ports of all gateways, and what they report.

@@ -3,14 +3,15 @@
 use std::sync::{Arc, PoisonError};
 
 use lunet_gateway::{Answer, MAX_BODY, Record, Reserved, Sanitize};
-use lunet_reservations::{Registrant, Reservations, Saved};
+use lunet_reservations::{HOST, Registrant, Reservations, Saved};
 use lunet_scsi::reserve::{FAMILY, NexusId, Outcome, Port, Request};
 use lunet_scsi::{Action, ParameterKind, Parameters, Reply, Sanitation, SenseFormat, Unit, status};
+use lunet_server::part::Part;
 use lunet_volume::VolumeId;
 
-use super::{GroupError, GroupHandle, Order, Part, volumes_of};
+use super::{GroupError, GroupHandle, Order, volumes_of};
 use crate::keeper::aborts;
-use crate::message::{Message, Preempted};
+use crate::message::{Message, Preempted, is_initiator};
 use crate::world::ScsiVolume;
 
 /// A command of an initiator here, which waits for [`GroupHandle::answer`].
@@ -33,6 +34,9 @@ pub struct Execution {
     /// The answer, for whoever forwarded the request.
     pub answer: Vec<u8>,
 }
+
+/// The protocols whose registrants a record may have: nexuses, and hosts of NVMe.
+pub const FAMILIES: [&str; 2] = [FAMILY, HOST];
 
 /// The NAA designator of a unit, as a group's record has it.
 pub fn naa_of(unit: &Unit) -> [u8; 16] {
@@ -98,6 +102,11 @@ impl Body {
     }
 }
 
+/// The volume of a request, by its NAA designator. `None` if it is none of iSCSI.
+pub fn volume_of(body: &[u8]) -> Option<[u8; 16]> {
+    Body::decode(body).map(|body| body.naa)
+}
+
 /// The bytes of an answer: the status, and sense data of the fixed format.
 fn encode(reply: &Reply) -> Vec<u8> {
     let mut bytes = vec![reply.status];
@@ -121,7 +130,7 @@ pub fn report(
     (nexus, ports): (&NexusId, &[Port]),
 ) -> Option<Reply> {
     let volume = record.contents.volumes.iter().find(|volume| volume.naa == naa)?;
-    let saved = volume.reserved.saved(&[FAMILY]).ok()?;
+    let saved = volume.reserved.saved(&FAMILIES).ok()?;
     let mut state = Reservations::new(false);
     state.take_up(saved, volume.reserved.generation).ok()?;
     Some(request.execute(&mut state, nexus, ports).reply)
@@ -184,11 +193,7 @@ impl GroupHandle {
         let nothing = |reply: &Reply| Execution { reserved: None, answer: encode(reply) };
         let busy = Reply { status: status::BUSY, ..Reply::GOOD };
         let Some(body) = Body::decode(body) else { return done(nothing(&busy)) };
-        let world = self.handle.world();
-        let own = volumes_of(&world, &self.targets).into_iter();
-        let mut own = own.filter_map(|slot| Some((slot, world.volume(slot)?.clone())));
-        let found = own.find(|(_, volume)| naa_of(&volume.face.unit) == body.naa);
-        let Some((slot, volume)) = found else { return done(nothing(&busy)) };
+        let Some((slot, volume)) = self.volume(body.naa) else { return done(nothing(&busy)) };
         let (nexus, request) = match body.request(&volume.face.unit) {
             Ok(asked) => asked,
             Err(reply) => return done(nothing(&reply)),
@@ -198,20 +203,48 @@ impl GroupHandle {
         self.order(&Order::Hold(slot), move || {
             let mut copy = volume.reservations.look(Reservations::clone);
             let Outcome { reply, .. } = request.execute(&mut copy, &nexus, &ports);
-            let good = reply.status == status::GOOD;
             let saved = all_of(&copy);
-            let reserved = Reserved::of(&saved, copy.generation(), &[FAMILY]).ok();
-            let reserved = reserved.filter(|_| good).map(|it| (naa_of(&volume.face.unit), it));
-            let change = good.then_some((nexus, request, ports));
+            let kept = Reserved::of(&saved, copy.generation(), &FAMILIES).ok();
+            // What cannot be in the record is not done.
+            let (reply, reserved) = match (reply.status == status::GOOD, kept) {
+                (true, Some(kept)) => (reply, Some((body.naa, kept))),
+                (true, None) => (busy, None),
+                (false, _) => (reply, None),
+            };
+            let change = reserved.is_some().then_some((nexus, request, ports));
             *this.prepared() = Some(Prepared { volume, slot, change });
             done(Execution { reserved, answer: encode(&reply) });
         });
     }
 
+    /// Commands are held back that reservations of this volume decide about: another protocol executes a request on them.
+    pub fn hold(&self, naa: [u8; 16], done: impl FnOnce() + Send + Sync + 'static) {
+        match self.volume(naa) {
+            Some((slot, _)) => self.order(&Order::Hold(slot), done),
+            None => done(),
+        }
+    }
+
+    /// They go on.
+    pub fn let_go(&self, naa: [u8; 16], done: impl FnOnce() + Send + Sync + 'static) {
+        match self.volume(naa) {
+            Some((slot, _)) => self.order(&Order::LetGo(slot), done),
+            None => done(),
+        }
+    }
+
+    /// The group's volume with this designator.
+    fn volume(&self, naa: [u8; 16]) -> Option<(VolumeId, Arc<ScsiVolume>)> {
+        let world = self.handle.world();
+        let own = volumes_of(&world, &self.targets).into_iter();
+        let mut own = own.filter_map(|slot| Some((slot, world.volume(slot)?.clone())));
+        own.find(|(_, volume)| naa_of(&volume.face.unit) == naa)
+    }
+
     /// What was [executed](Self::execute) takes effect: those who lose something are told, and commands that were held back go on.
     /// Done when commands that it aborts have ended on every shard.
     pub fn apply(&self, done: impl FnOnce() + Send + Sync + 'static) {
-        let part = Part::new(Box::new(done));
+        let part = Part::new(done);
         let Some(Prepared { volume, slot, change }) = self.prepared().take() else { return };
         if let Some((nexus, request, ports)) = change {
             let (_, events) = volume.reservations.change(|state| {
@@ -224,6 +257,8 @@ impl GroupHandle {
                     let (order, receipt) = (order.clone(), part.as_done());
                     Message::Abort(Preempted { volume: slot, order, spared: None, receipt })
                 });
+                let others = order.iter().filter(|whose| !is_initiator(whose)).cloned().collect();
+                volume.reservations.abort(&others, part.as_done());
             }
         }
         self.order(&Order::LetGo(slot), move || drop(part));
@@ -252,7 +287,7 @@ impl GroupHandle {
                 continue;
             };
             let wrong = || GroupError::Contradiction(volume.name.clone());
-            let saved = kept.reserved.saved(&[FAMILY]).map_err(|_| wrong())?;
+            let saved = kept.reserved.saved(&FAMILIES).map_err(|_| wrong())?;
             let taken = |state: &mut Reservations| {
                 (state.take_up(saved, kept.reserved.generation), Vec::new())
             };

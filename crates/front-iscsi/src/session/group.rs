@@ -7,8 +7,9 @@ use lunet_scsi::status;
 use super::management::{Ending, end_command};
 use super::{Pdus, Shard};
 use crate::engine::TurnedBack;
-use crate::group::{Gated, Group, GroupId, GroupMessage, Order, Part};
+use crate::group::{Gated, Group, GroupId, GroupMessage, Order};
 use lunet_server::conn::{ConnId, Phase};
+use lunet_server::part::Part;
 
 /// Carries an order out.
 pub(super) fn carry_out(shard: &mut Shard, message: GroupMessage) {

@@ -5,7 +5,9 @@
 mod answer;
 mod copy;
 mod data;
+mod forward;
 mod fused;
+mod gate;
 mod reserve;
 mod start;
 mod task;
@@ -21,9 +23,11 @@ use lunet_volume::{BACKLOG_HIGH, Face, OperationId, Progress, Step, VolumeId};
 
 pub use self::copy::{BLOCKS, RANGE_BLOCKS, RANGES};
 use self::data::Host;
+use self::gate::Held;
 pub use self::task::NvmeCommand;
 use self::task::{Job, Owner, WORKED_ON, fail};
 use crate::connection::{Conn, Conns};
+use crate::group::Groups;
 
 /// NVMe on one shard: its commands, at work on the volumes. `Fc` is what protocols show of a volume.
 pub struct Engine<Fc: Face> {
@@ -32,6 +36,12 @@ pub struct Engine<Fc: Face> {
     /// When the storage had answered the requests that are being worked off, since the server's start. One look at
     /// the clock is for all of them.
     answered: Option<Duration>,
+    /// The failover groups.
+    pub groups: Groups,
+    /// Somebody waits until nothing of a group is under way.
+    pub draining: bool,
+    /// Commands of groups that wait for a gate, or for a change of reservations, in their order.
+    held: Vec<Held>,
 }
 
 impl<Fc: Face> Deref for Engine<Fc> {
@@ -51,7 +61,8 @@ impl<Fc: Face> DerefMut for Engine<Fc> {
 impl<Fc: Face> Engine<Fc> {
     /// The engine of a shard without connections.
     pub fn new(local: Local<Self>) -> Self {
-        Self { local, answered: None }
+        let groups = Groups::default();
+        Self { local, answered: None, groups, draining: false, held: Vec::new() }
     }
 
     /// Works off every answer of the storage that has come.
@@ -67,6 +78,9 @@ impl<Fc: Face> Engine<Fc> {
             }
             self.exec.end_batch(batch);
             self.answered = None;
+        }
+        if self.draining {
+            self.look_drained();
         }
     }
 
@@ -201,6 +215,8 @@ impl<Fc: Face> Engine<Fc> {
             Job::Fused(_) => self.exec.pump(id, &mut Host { conn: &mut *conn, tag }),
             Job::Copy(_) => self.pump_copy(conn, id),
             Job::Await(awaited) if awaited.left > 0 => Progress::Waits,
+            // Its end comes from the owner, unless it has failed before.
+            Job::Forwarded(_) => Progress::Waits,
             Job::Await(_) | Job::FlushAll(_) | Job::ShutDown { .. } => {
                 self.exec.pump_alone(id, Some(conn.budget()))
             }

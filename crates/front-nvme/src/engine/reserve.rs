@@ -2,17 +2,11 @@
 
 use std::sync::Arc;
 
-use lunet_nvme::command::{
-    Acquire, AcquireAction, Io, PersistOnPowerLoss, Register as Keys, RegisterAction,
-    ReleaseAction, ReservationType,
-};
 use lunet_nvme::controller::{Command, Tag};
-use lunet_nvme::reservation::{self, Report};
 use lunet_nvme::status::Status;
-use lunet_reservations::{
-    Event, Kind, MAX_OF_NAME, MAX_REGISTRATIONS, Refusal, Register, Registrant, Reservations,
-};
+use lunet_reservations::{Event, MAX_OF_NAME, MAX_REGISTRATIONS, Registrant, Reservations};
 use lunet_ring::Buf;
+use lunet_server::conn::ConnId;
 use lunet_server::core::Core;
 use lunet_server::rationed::Topic;
 use lunet_volume::reserve::{Done, Order, Request, Unchanged};
@@ -23,142 +17,7 @@ use super::Engine;
 use super::task::{Awaited, BUSY, Job, fail};
 use crate::connection::{Conn, Conns, find, has_room_for_page, send_page};
 use crate::message::{Message, Preempted, Receipt};
-
-/// What a reservation command wants, without its keys.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Wish {
-    /// To register.
-    Register {
-        /// What to do.
-        action: RegisterAction,
-        /// The current key does not matter.
-        ignore_key: bool,
-        /// What becomes of Persist Through Power Loss.
-        persist: PersistOnPowerLoss,
-    },
-    /// To acquire the reservation.
-    Acquire {
-        /// What to do.
-        action: AcquireAction,
-        /// Its type.
-        kind: ReservationType,
-    },
-    /// To release it.
-    Release {
-        /// What to do.
-        action: ReleaseAction,
-        /// Its type.
-        kind: Option<ReservationType>,
-    },
-}
-
-impl Wish {
-    /// What a command wants, and how long its data is; `None` if it is not of this kind.
-    pub fn of(io: &Io) -> Option<(Self, u64)> {
-        Some(match *io {
-            Io::ReservationRegister { action, ignore_key, persist } => {
-                (Self::Register { action, ignore_key, persist }, size_of::<Keys>() as u64)
-            }
-            Io::ReservationAcquire { action, kind } => {
-                (Self::Acquire { action, kind }, size_of::<Acquire>() as u64)
-            }
-            Io::ReservationRelease { action, kind } => (Self::Release { action, kind }, 8),
-            _ => return None,
-        })
-    }
-}
-
-/// The kind of a type.
-fn kind_of(kind: ReservationType) -> Kind {
-    Kind::ALL[usize::from(kind.code()) - 1]
-}
-
-/// The type of a kind.
-fn type_of(kind: Kind) -> Option<ReservationType> {
-    let number = Kind::ALL.iter().position(|it| *it == kind)?;
-    ReservationType::from_code(number as u8 + 1)
-}
-
-/// A change that a host asks for.
-#[derive(Clone)]
-pub struct Change {
-    who: Registrant,
-    wish: Wish,
-    /// CRKEY, and NRKEY or PRKEY.
-    keys: (u64, u64),
-}
-
-impl Change {
-    /// Makes the change.
-    fn make(&self, state: &mut Reservations) -> Result<Vec<Event>, Refusal> {
-        let (who, (current, other)) = (&self.who, self.keys);
-        match self.wish {
-            Wish::Register { action, ignore_key, persist } => {
-                let keep = match persist {
-                    PersistOnPowerLoss::Unchanged => None,
-                    PersistOnPowerLoss::Off => Some(false),
-                    PersistOnPowerLoss::On => Some(true),
-                };
-                let registered = state.key_of(who);
-                let (existing, new_key) = match action {
-                    // Who is registered may do so again with the same key (NVMe base specification, section 7.7).
-                    RegisterAction::Register if registered.is_some_and(|key| key != other) => {
-                        return Err(Refusal::Conflict);
-                    }
-                    RegisterAction::Register => (None, other),
-                    RegisterAction::Unregister | RegisterAction::Replace
-                        if registered.is_none()
-                            && !(ignore_key && action == RegisterAction::Replace) =>
-                    {
-                        return Err(Refusal::Conflict);
-                    }
-                    RegisterAction::Unregister => ((!ignore_key).then_some(current), 0),
-                    RegisterAction::Replace => ((!ignore_key).then_some(current), other),
-                };
-                if new_key == 0 && action != RegisterAction::Unregister {
-                    return Err(Refusal::NoKey);
-                }
-                state.register(who, Register { existing, new_key, also: &[], keep })
-            }
-            Wish::Acquire { action: AcquireAction::Acquire, kind } => {
-                state.reserve(who, current, kind_of(kind))
-            }
-            Wish::Acquire { action, kind } => {
-                let aborts = action == AcquireAction::PreemptAndAbort;
-                state.preempt(who, (current, other), Some(kind_of(kind)), aborts)
-            }
-            Wish::Release { action: ReleaseAction::Clear, .. } => state.clear(who, current),
-            Wish::Release { kind: Some(kind), .. } => state.release(who, current, kind_of(kind)),
-            Wish::Release { kind: None, .. } => Err(Refusal::NoKind),
-        }
-    }
-
-    /// True if it asks for persistence.
-    fn persists(&self) -> bool {
-        matches!(self.wish, Wish::Register { persist: PersistOnPowerLoss::On, .. })
-    }
-
-    /// True if commands of those who are preempted are to be aborted.
-    fn aborts(&self) -> bool {
-        matches!(self.wish, Wish::Acquire { action: AcquireAction::PreemptAndAbort, .. })
-    }
-}
-
-/// A volume has as many registrations as there may be, or the host has. The specification has no status of its own for
-/// that; nvmet and SPDK say the same.
-const NO_ROOM: Status = Status::INTERNAL;
-
-/// How a refusal is told.
-fn told(refusal: Refusal) -> Status {
-    match refusal {
-        Refusal::Conflict | Refusal::NotHeld => Status::RESERVATION_CONFLICT,
-        Refusal::NoRoom => NO_ROOM,
-        Refusal::NotKept | Refusal::OtherKind | Refusal::NoKey | Refusal::NoKind => {
-            Status::INVALID_FIELD
-        }
-    }
-    .no_retry()
-}
+use crate::reservations::{Change, NO_ROOM, Wish, report, told};
 
 /// A change that is to be kept through power loss.
 struct Kept<Fc> {
@@ -253,6 +112,9 @@ impl<Fc: Face> Engine<Fc> {
         }
         let who = queue.member.registrant.clone();
         let change = Change { who, wish, keys: (key(0), key(1)) };
+        if self.hand_over_change(conn, id, &change) {
+            return;
+        }
         let slot = self.exec.operations[id].requests.volume;
         let volume = self.exec.storage.volumes[slot].core.clone();
         let ticket = self.core.next_serial();
@@ -358,7 +220,7 @@ impl<Fc: Face> Engine<Fc> {
     /// Why there is none.
     pub(super) fn report_reservations(
         &mut self,
-        conn: &mut Conn,
+        (conn, slot): (&mut Conn, ConnId),
         command: &Command<Buf>,
         (len, extended): (u32, bool),
     ) -> Result<(), Status> {
@@ -374,7 +236,12 @@ impl<Fc: Face> Engine<Fc> {
         if u64::from(len) > most || len > command.expects_read {
             return Err(Status::DATA_LENGTH.no_retry());
         }
-        let open = &mut self.exec.storage.volumes[seen.volume];
+        let volume = seen.volume;
+        if let Some(takes) = self.takes_requests(conn) {
+            self.hand_over_report(conn, (slot, len), command, &takes);
+            return Ok(());
+        }
+        let open = &mut self.exec.storage.volumes[volume];
         open.count.record(lunet_volume::Kind::Other, 0, 0, false);
         let mut page = open.core.reservations.look(report).encode();
         if !has_room_for_page(conn, len as usize) {
@@ -383,21 +250,5 @@ impl<Fc: Face> Engine<Fc> {
         page.resize(len as usize, 0);
         send_page(conn, command.tag, page);
         Ok(())
-    }
-}
-
-/// What a report says.
-fn report(state: &Reservations) -> Report {
-    let registrant = |it: &lunet_reservations::Registration| reservation::Registrant {
-        // Who has come over another protocol has no identifier, and is there all the same.
-        host_id: it.registrant.host_id().unwrap_or_default(),
-        key: it.key,
-        holds: state.holds(&it.registrant),
-    };
-    Report {
-        generation: state.generation(),
-        kind: state.kind().and_then(type_of),
-        persist: state.activated(),
-        registrants: state.registrations().iter().map(registrant).collect(),
     }
 }

@@ -13,6 +13,7 @@ use super::copy::RANGES;
 use super::task::{BUSY, Job, Owner, TOO_LARGE, Then, WORKED_ON};
 use crate::connection::{Conn, complete, find};
 use crate::message::Message;
+use crate::reservations::Wish;
 use crate::world::Exports;
 
 /// The longest data of a command that is a list, in bytes: 256 ranges of Dataset Management.
@@ -96,12 +97,29 @@ impl<Fc: Face> Engine<Fc> {
             }
             return;
         }
+        if conn.front.gated.is_some() {
+            return self.arrived(conn, slot, command);
+        }
         match (command.fuse, conn.front.first.take()) {
             (Fuse::First, _) => conn.front.first = Some(command),
+            (_, first) => self.admitted(conn, slot, first, command),
+        }
+    }
+
+    /// A command may be executed, as far as its failover group goes, if it is one of one; or a fused pair.
+    #[inline]
+    pub(super) fn admitted(
+        &mut self,
+        conn: &mut Conn,
+        slot: ConnId,
+        first: Option<Command<Buf>>,
+        command: Command<Buf>,
+    ) {
+        match (command.fuse, first) {
             (Fuse::Second, Some(first)) => self.fused(conn, slot, first, command),
             // The connection hands up both or none.
             (Fuse::Second, None) => complete(conn, command.tag, Status::MISSING_FUSED),
-            (Fuse::Normal, _) => {
+            (Fuse::Normal | Fuse::First, _) => {
                 let tag = command.tag;
                 if let Err(status) = self.begin(conn, slot, command) {
                     self.protocol.busy += u64::from(status.code() == Status::INTERRUPTED);
@@ -132,7 +150,7 @@ impl<Fc: Face> Engine<Fc> {
                 return Ok(());
             }
             Io::ReservationReport { len, extended } => {
-                return self.report_reservations(conn, &command, (len, extended));
+                return self.report_reservations((conn, slot), &command, (len, extended));
             }
             _ => self.admit(conn, nsid, needs(&io))?,
         };
@@ -300,7 +318,7 @@ impl<Fc: Face> Engine<Fc> {
             | Io::ReservationAcquire { .. }
             | Io::ReservationRelease { .. }
             | Io::ReservationReport { .. } => {
-                let (wish, len) = super::reserve::Wish::of(&io).ok_or(Status::INTERNAL)?;
+                let (wish, len) = Wish::of(&io).ok_or(Status::INTERNAL)?;
                 Plan::collect(Kind::Other, len, Then::Reserve(wish), command)?
             }
         })

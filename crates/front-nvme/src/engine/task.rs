@@ -10,6 +10,7 @@ use lunet_volume::reserve::Wanted;
 use lunet_volume::{Command, Face, Failure, Operation, VolumeId};
 
 use super::copy::Copy;
+use super::forward::Forwarded;
 use super::fused::Pair;
 
 /// A command on its way to its answer, with its work on the storage.
@@ -64,6 +65,8 @@ pub enum Job {
     },
     /// Nothing but to wait until others have done their part.
     Await(Awaited),
+    /// Nothing but to wait for the owner of its failover group.
+    Forwarded(Forwarded),
 }
 
 /// State of [`Job::Await`].
@@ -87,7 +90,7 @@ pub enum Then {
         lba: u64,
     },
     /// The keys of a reservation command.
-    Reserve(super::reserve::Wish),
+    Reserve(crate::reservations::Wish),
 }
 
 impl<Fc> Default for NvmeCommand<Fc> {
@@ -121,9 +124,13 @@ impl<Fc> NvmeCommand<Fc> {
         self.owner.is_some_and(|owner| owner.slot == slot)
     }
 
-    /// True if the command has taken effect already and only waits for its answer.
+    /// True if the command has taken effect already and only waits for its answer, or may have.
     pub fn has_taken_effect(&self) -> bool {
-        matches!(&self.job, Job::Await(awaited) if awaited.order.is_none())
+        match &self.job {
+            Job::Await(awaited) => awaited.order.is_none(),
+            Job::Forwarded(forwarded) => forwarded.is_change(),
+            _ => false,
+        }
     }
 }
 

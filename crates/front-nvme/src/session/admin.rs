@@ -3,13 +3,13 @@
 use lunet_nvme::command::{Completion, FABRICS};
 use lunet_nvme::controller::{Answer, Command, Kind, Request, Tag};
 use lunet_nvme::feature::Event;
-use lunet_nvme::log::ReservationLog;
+use lunet_nvme::log::{AnaState, ReservationLog};
 use lunet_nvme::pdu::{U32, U64};
 use lunet_nvme::status::Status;
 use lunet_ring::Buf;
 use lunet_server::conn::ConnId;
 use lunet_server::places::ConnRef;
-use lunet_volume::{Face, PathState};
+use lunet_volume::Face;
 
 use super::Shard;
 use super::identify::{View, Way, paths};
@@ -21,7 +21,7 @@ impl Admin {
     /// Of a controller that its host has just connected to.
     pub fn new(
         controller: lunet_nvme::controller::Controller,
-        paths: Vec<(u32, PathState)>,
+        paths: Vec<(u32, AnaState)>,
     ) -> Self {
         let (notices, notice_count) = (Default::default(), 0);
         Self { controller, paths, path_changes: 1, notices, notice_count, flushing: 0 }
@@ -189,7 +189,13 @@ fn shut_down<Fc: Face>(shard: &mut Shard<Fc>, slot: ConnId) {
     let (Some(queue), Some(admin)) = (&conn.front.queue, &conn.front.admin) else { return };
     // From here on its queues take no commands: what they answered would not be flushed.
     queue.member.publish(&admin.controller);
-    let volumes = queue.namespaces.iter().map(|seen| seen.volume).collect();
+    let gated = conn.front.gated.as_ref();
+    let group = gated.and_then(|gated| shard.front.groups.get(gated.group));
+    // What another gateway serves is that one's to flush; and whoever gives a group away flushes it.
+    let volumes = match group.is_none_or(|group| group.gate.is_open()) {
+        true => queue.namespaces.iter().map(|seen| seen.volume).collect(),
+        false => Vec::new(),
+    };
     let flushing = shard.front.flush_for_shutdown(conn.serial, volumes);
     if let Some(admin) = &mut shard.conns[slot].front.admin {
         admin.flushing += flushing;

@@ -103,6 +103,10 @@ fn find<Fc: Face>(shard: &Shard<Fc>, slot: ConnId, connect: &Connect) -> Result<
         return Err(Refusal(Connect::UNKNOWN_SUBSYSTEM, why));
     };
     let refused = Status::CONNECT_HOST.into();
+    if shard.front.groups.of(&subsystem.nqn).is_some_and(|group| group.access.is_none()) {
+        let why = "the failover group of the subsystem has not read its record yet";
+        return Err(Refusal(Status::CONNECT_BUSY.into(), why));
+    }
     if subsystem.is_closed_to(conn.origin()) {
         let why =
             "nothing says who may use the subsystem, so it is for hosts on this machine alone";
@@ -173,8 +177,18 @@ fn admin_queue<Fc: Face>(
     let storage = &shard.front.exec.storage;
     let (plenty, reserve) = (storage.plenty(), storage.foreseen_reserve(QUEUES_TO_COME));
     let capsule_data = shard.core.front.options.capsule_data(transport, plenty, reserve);
-    let wish =
-        Wish { kind, subsystem: number, connect, admin, applicant, key, transport, capsule_data };
+    let identifiers = shard.front.groups.identifiers(&connect.subnqn);
+    let wish = Wish {
+        kind,
+        subsystem: number,
+        connect,
+        admin,
+        applicant,
+        key,
+        transport,
+        capsule_data,
+        identifiers,
+    };
     let member = match shard.core.front.registry.admit(&wish, now) {
         Admission::Granted(member) => member,
         Admission::Wait => return Ok(false),
@@ -208,6 +222,8 @@ fn admin_queue<Fc: Face>(
     let (qid, told, since, proven) = (0, now, now, false);
     let queue = Queue { qid, member, subsystem, namespaces, told, since, logged, proven };
     conn.front.queue = Some(queue);
+    // Before the answer: the host sends nothing before it has that.
+    conn.front.gated = shard.front.groups.connected(&connect.subnqn);
     let paths = super::identify::paths(&shard.front, conn);
     conn.front.admin = Some(Box::new(Admin::new(controller, paths)));
     shard.front.protocol.controllers += 1;
@@ -238,7 +254,9 @@ fn io_queue<Fc: Face>(
     let namespaces = seen(&shard.front.world, subsystem.as_deref());
     let (qid, since, logged, proven) = (connect.qid, now, false, false);
     let queue = Queue { qid, member, subsystem, namespaces, told, since, logged, proven };
-    shard.conns[slot].front.queue = Some(queue);
+    let front = &mut shard.conns[slot].front;
+    front.queue = Some(queue);
+    front.gated = shard.front.groups.connected(&connect.subnqn);
     begin(shard, slot);
     Ok(true)
 }

@@ -264,10 +264,16 @@ impl<Fc: Face> Front for Engine<Fc> {
         conn.front.leaves = Some(self.exec.storage.now);
     }
 
-    fn end_commands(&mut self, conn: &mut Conn, _: ConnId) {
+    fn end_commands(&mut self, conn: &mut Conn, slot: ConnId) {
         conn.front.first = None;
         for id in conn.front.tasks.iter_mut().filter_map(Option::take) {
             self.abandon(id);
+        }
+        if conn.front.gated.is_some() {
+            self.forget_held(slot);
+        }
+        if self.draining {
+            self.look_drained();
         }
     }
 

@@ -20,6 +20,7 @@ use lunet_volume::{Face, PathState, Volume};
 use crate::config::{Concatenation, Host, Tls};
 use crate::connection::{Conn, Queue};
 use crate::engine::{BLOCKS, Engine, RANGE_BLOCKS, RANGES};
+use crate::group::Group;
 use crate::world::{Exports, World};
 
 /// NMIC: several controllers may have the namespace.
@@ -46,7 +47,7 @@ pub struct View<'a, Fc: Face> {
     /// The portals by which the host comes and may come.
     pub way: Way,
     /// The states of paths that it is told, and how often they have changed.
-    pub paths: (&'a [(u32, PathState)], u64),
+    pub paths: (&'a [(u32, AnaState)], u64),
     /// The oldest notice of reservations, which it takes.
     pub notice: ReservationLog,
     /// It was taken.
@@ -102,14 +103,10 @@ impl<Fc: Face> Source for View<'_, Fc> {
 
     fn groups(&self) -> (u64, Vec<AnaGroup>) {
         let (paths, changes) = self.paths;
-        let group = |(nsid, state): &(u32, PathState)| AnaGroup {
+        let group = |(nsid, state): &(u32, AnaState)| AnaGroup {
             id: *nsid,
             changes,
-            state: match state {
-                PathState::Optimized => AnaState::Optimized,
-                PathState::NonOptimized => AnaState::NonOptimized,
-                PathState::Inaccessible => AnaState::Inaccessible,
-            },
+            state: *state,
             nsids: vec![*nsid],
         };
         (changes, paths.iter().map(group).collect())
@@ -145,13 +142,32 @@ impl<Fc: Face> Source for View<'_, Fc> {
     }
 }
 
+/// The state of all paths of a connection that is one of a failover group's controller.
+pub(super) fn of_group<Fc: Face>(engine: &Engine<Fc>, conn: &Conn) -> Option<AnaState> {
+    let gated = conn.front.gated.as_ref()?;
+    engine.groups.get(gated.group).map(Group::state)
+}
+
+/// How hosts are told the state of a path.
+pub(super) fn of_path(path: PathState) -> AnaState {
+    match path {
+        PathState::Optimized => AnaState::Optimized,
+        PathState::NonOptimized => AnaState::NonOptimized,
+        PathState::Inaccessible => AnaState::Inaccessible,
+    }
+}
+
 /// The states of all namespaces that a queue sees, by the portal that it came by.
-pub(super) fn paths<Fc: Face>(engine: &Engine<Fc>, conn: &Conn) -> Vec<(u32, PathState)> {
+pub(super) fn paths<Fc: Face>(engine: &Engine<Fc>, conn: &Conn) -> Vec<(u32, AnaState)> {
     let queue = conn.front.queue.as_ref();
     let namespaces = queue.map_or(&[][..], |queue| &queue.namespaces);
+    let own = of_group(engine, conn);
     let state = |seen: &crate::connection::Seen| {
         let open = engine.exec.storage.volumes.get(seen.volume)?;
-        Some((seen.nsid, engine.world.path(&open.core, conn.portal)))
+        Some((
+            seen.nsid,
+            own.unwrap_or_else(|| of_path(engine.world.path(&open.core, conn.portal))),
+        ))
     };
     namespaces.iter().filter_map(state).collect()
 }

@@ -8,7 +8,7 @@ use lunet_server::places::ConnRef;
 use lunet_volume::Face;
 
 use super::connect::connect_again;
-use super::{Shard, admin, authenticate, secure};
+use super::{Shard, admin, authenticate, group, secure};
 use crate::connection::{Pdus, complete};
 use crate::message::{Message, Preempted};
 
@@ -68,6 +68,7 @@ pub(super) fn message<Fc: Face>(shard: &mut Shard<Fc>, message: Message) {
         Message::Kept { ticket, result } => {
             shard.front.reservation_kept(&mut shard.conns, ticket, result);
         }
+        Message::Group(message) => group::carry_out(shard, message),
     }
 }
 
@@ -91,6 +92,10 @@ fn abort<Fc: Face>(shard: &mut Shard<Fc>, connection: u64, cid: u16, (asks, tag)
     let done = shard.find(connection).is_some_and(|slot| {
         let conn = &mut shard.conns[slot];
         if let Some(tag) = conn.front.proto.find(cid) {
+            if shard.front.end_held(conn, tag, Status::ABORTED) {
+                shard.touch(slot);
+                return true;
+            }
             return end_command(shard, slot, tag, Status::ABORTED);
         }
         let held = conn.front.proto.abort_first(cid, &mut Pdus(&mut conn.out));

@@ -5,6 +5,7 @@ mod authenticate;
 mod connect;
 mod events;
 mod front;
+mod group;
 mod identify;
 mod layout;
 mod messages;

@@ -9,7 +9,7 @@ use lunet_server::conn::{ConnId, Phase};
 use lunet_volume::{Face, VolumeId};
 
 use super::connect::seen;
-use super::identify::{Way, discovery};
+use super::identify::{Way, discovery, of_group, of_path};
 use super::messages::end_command;
 use super::{Conn, Shard, admin};
 use crate::config::{Host, Tls};
@@ -49,15 +49,17 @@ pub(super) fn see<Fc: Face>(shard: &mut Shard<Fc>, slot: ConnId, next: &World<Fc
     let fresh = seen(next, Some(&subsystem));
     let changed = compare(shard, slot, next, &fresh);
     end_lost(shard, slot, &fresh);
+    let own = of_group(&shard.front, &shard.conns[slot]);
     let conn = &mut shard.conns[slot];
     let Some(queue) = &mut conn.front.queue else { return };
     queue.namespaces = keep(std::mem::take(&mut queue.namespaces), fresh);
     queue.subsystem = Some(subsystem);
     let portal = conn.portal;
+    let state = |volume| own.unwrap_or_else(|| of_path(next.path(volume, portal)));
     let states = queue
         .namespaces
         .iter()
-        .filter_map(|seen| Some((seen.nsid, next.path(next.volume(seen.volume)?, portal))));
+        .filter_map(|seen| Some((seen.nsid, state(next.volume(seen.volume)?))));
     let states: Vec<_> = states.collect();
     if let Some(admin) = &mut conn.front.admin {
         changed.into_iter().for_each(|nsid| admin.controller.namespace_changed(nsid));

@@ -5,10 +5,16 @@ mod commands;
 mod concatenation;
 mod discovery;
 mod faults;
+mod group_reservations;
+mod groups;
 mod host;
 mod io;
 mod live;
+#[path = "../../../front-iscsi/tests/it/support/gateway.rs"]
+mod machine;
 mod queues;
+#[path = "../../../front-iscsi/tests/it/support/record.rs"]
+mod record;
 mod reservations;
 #[path = "../../../front-iscsi/tests/it/support/stall.rs"]
 mod stall;

@@ -40,6 +40,10 @@ impl Face for Shown {
         Some(Names { uuid: [self.number; 16], long, short: None })
     }
 
+    fn designator(&self) -> Option<[u8; 16]> {
+        Some([self.number; 16])
+    }
+
     fn used(&self) -> Option<u64> {
         let used = self.used.load(Ordering::Relaxed);
         (used > 0).then_some(used)

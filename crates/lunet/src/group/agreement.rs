@@ -1,8 +1,8 @@
 //! What a configuration and the record of a group have to agree on, and the record of a new one.
 
+use lunet_front_iscsi::FAMILIES;
 use lunet_gateway::{Contents, GatewayId, Port, Record, Reserved, Sanitize, Volume};
 use lunet_scsi::Designator;
-use lunet_scsi::reserve::FAMILY;
 
 use crate::config::{self, Config, Group, image_of};
 use crate::identity::{self, Machine};
@@ -68,7 +68,7 @@ fn agree(volume: &config::Volume, kept: &Volume) -> Result<(), String> {
             kept.image
         ));
     }
-    let reserved = kept.reserved.saved(&[FAMILY]);
+    let reserved = kept.reserved.saved(&FAMILIES);
     reserved.map(drop).map_err(|error| format!("the reservations of {}: {error}", kept.image))
 }
 

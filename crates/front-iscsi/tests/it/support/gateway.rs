@@ -7,7 +7,8 @@ use lunet_gateway::{
     Record, Reply,
 };
 
-use super::TARGET;
+/// What the record calls the group's target.
+const TARGET: &str = "iqn.2026-11.local.lunet:group";
 
 /// Gateway 1 of two, which is alone with the cluster.
 pub struct Machine {

@@ -1,0 +1,141 @@
+//! Orders of a failover group's thread, on one shard.
+
+use lunet_gateway::{Admission, Gate};
+use lunet_nvme::controller::Tag;
+use lunet_server::conn::ConnId;
+use lunet_server::part::Part;
+use lunet_volume::Face;
+
+use super::messages::end_command;
+use super::{Shard, admin};
+use crate::group::{Gated, Group, GroupId, GroupMessage, Order};
+use lunet_nvme::status::Status;
+
+/// Carries an order out.
+pub(super) fn carry_out<Fc: Face>(shard: &mut Shard<Fc>, message: GroupMessage) {
+    let GroupMessage { group, order, part } = message;
+    match order {
+        Order::Begin { members, gate } => begin(shard, Group::new(group, members, gate), group),
+        Order::Gate(gate) => set_gate(shard, group, gate),
+        Order::StopAnswering(gate) => {
+            if let Some(group) = shard.front.groups.get_mut(group) {
+                group.gate = gate;
+                group.give_up_drains();
+                group.held.clear();
+            }
+            abort(shard, group, &part);
+            shard.front.give_up_group(group);
+        }
+        Order::Abort => abort(shard, group, &part),
+        Order::Drain => {
+            if let Some(group) = shard.front.groups.get_mut(group) {
+                group.drains.push(part);
+            }
+            return shard.front.look_drained();
+        }
+        Order::Access(state) => {
+            if let Some(group) = shard.front.groups.get_mut(group) {
+                group.access = Some(state);
+            }
+            look_at_paths(shard, group);
+        }
+        Order::Requests(takes) => {
+            if let Some(group) = shard.front.groups.get_mut(group) {
+                group.takes = Some(takes);
+            }
+        }
+        Order::Answer(id, said) => {
+            if let Some(slot) = shard.front.group_answers(&mut shard.conns, id, said) {
+                shard.abort(slot);
+            }
+        }
+        Order::Hold(volume) => {
+            if let Some(group) = shard.front.groups.get_mut(group) {
+                group.held.push(volume);
+            }
+        }
+        Order::LetGo(volume) => {
+            if let Some(group) = shard.front.groups.get_mut(group) {
+                group.held.retain(|held| *held != volume);
+            }
+            shard.front.go_on_held(&mut shard.conns, |_, waits| waits == Some(volume));
+        }
+    }
+    shard.front.take_answers(&mut shard.conns);
+    // Tells who waits.
+    drop(part);
+}
+
+/// The connections of a group's controllers.
+fn connections<Fc: Face>(shard: &Shard<Fc>, group: GroupId) -> Vec<ConnId> {
+    let of = |gated: &Gated| gated.group == group;
+    let all = shard.conns.iter().filter(|(_, conn)| conn.front.gated.as_deref().is_some_and(of));
+    all.map(|(slot, _)| slot).collect()
+}
+
+/// There is a group, and queues of its subsystems may be there.
+fn begin<Fc: Face>(shard: &mut Shard<Fc>, group: Group, id: GroupId) {
+    let gate = group.gate;
+    let slots: Vec<ConnId> = shard.conns.iter().map(|(slot, _)| slot).collect();
+    for slot in slots {
+        let front = &mut shard.conns[slot].front;
+        let subsystem = front.queue.as_ref().and_then(|queue| queue.subsystem.as_ref());
+        if subsystem.is_some_and(|subsystem| group.has(&subsystem.nqn)) {
+            front.gated = Some(Box::new(Gated::new(id, &gate)));
+        }
+    }
+    shard.front.groups.add(group);
+    set_gate(shard, id, gate);
+}
+
+/// The gate of a group has changed: what waits and has not been begun is asked once more.
+fn set_gate<Fc: Face>(shard: &mut Shard<Fc>, group: GroupId, gate: Gate) {
+    let Some(known) = shard.front.groups.get_mut(group) else { return };
+    known.gate = gate;
+    let refusal = if known.is_closed() { known.refusal() } else { Status::ANA_TRANSITION };
+    if gate.is_open() {
+        known.give_up_drains();
+    }
+    for slot in connections(shard, group) {
+        let Some(gated) = &shard.conns[slot].front.gated else { continue };
+        // All that was begun before was let in by the gate as it was, with a stamp of its epoch at the latest.
+        if gate.admits(gated.now()) != Admission::Execute {
+            turn_back(shard, slot, refusal);
+        }
+        shard.touch(slot);
+    }
+    let of = |gated: &Gated| gated.group == group;
+    shard.front.go_on_held(&mut shard.conns, |conn, _| conn.front.gated.as_deref().is_some_and(of));
+    look_at_paths(shard, group);
+}
+
+/// Ends the commands of a connection that have not been begun.
+fn turn_back<Fc: Face>(shard: &mut Shard<Fc>, slot: ConnId, status: Status) {
+    let front = &shard.front;
+    let waiting = shard.conns[slot].front.tasks.iter().flatten();
+    let waiting = waiting.filter(|task| front.waits_to_begin(**task));
+    let owner = |task| Some(front.exec.operations.get(task)?.command.owner?.tag);
+    let mut tags: Vec<Tag> = waiting.filter_map(|task| owner(*task)).collect();
+    // Both commands of a pair have one task.
+    tags.dedup();
+    for tag in tags {
+        end_command(shard, slot, tag, status);
+    }
+}
+
+/// Tells hosts of other states.
+fn look_at_paths<Fc: Face>(shard: &mut Shard<Fc>, group: GroupId) {
+    for slot in connections(shard, group) {
+        if shard.conns[slot].front.admin.is_some() {
+            admin::look_at_paths(shard, slot);
+        }
+    }
+}
+
+/// Aborts the connections of a group. The part of whoever waits is done when their sockets are closed.
+fn abort<Fc: Face>(shard: &mut Shard<Fc>, group: GroupId, part: &Part) {
+    for slot in connections(shard, group) {
+        shard.conns[slot].front.aborted.push(part.clone());
+        shard.abort(slot);
+    }
+}

@@ -1,0 +1,236 @@
+//! Reservation commands of a failover group: its owner decides, whatever gateway a host has come to.
+
+use std::io::{ErrorKind, Read};
+use std::sync::mpsc::{Receiver, sync_channel};
+use std::time::Duration;
+
+use lunet_front_nvme::{Execution, GroupRequest, volume_of};
+use lunet_gateway::{AccessState, Answer, Contents, Record, Reserved, Sanitize};
+use lunet_nvme::command::{
+    Acquire, AcquireAction, Io, PersistOnPowerLoss, Range, Register, RegisterAction,
+    ReservationType,
+};
+use lunet_nvme::host::{Data, Tag};
+use lunet_nvme::pdu::U64;
+use lunet_nvme::reservation::Report;
+use lunet_nvme::status::Status;
+use zerocopy::IntoBytes;
+
+use crate::groups::{Group, owner, set_gate, standby, tell, two_subsystems, wait};
+use crate::host::{Host, Queue, Settings, to_send};
+use crate::machine::ports;
+use crate::support::memory;
+
+const CONFLICT: Status = Status::RESERVATION_CONFLICT.no_retry();
+const TYPE: ReservationType = ReservationType::WriteExclusive;
+
+/// Where a group's thread would get its requests.
+fn requests_of(group: &Group) -> Receiver<GroupRequest> {
+    let (sender, requests) = sync_channel(64);
+    wait(|done| group.take_requests(move |request| sender.send(request).expect("room"), done));
+    requests
+}
+
+fn next(requests: &Receiver<GroupRequest>) -> GroupRequest {
+    requests.recv_timeout(Duration::from_secs(30)).expect("a request comes")
+}
+
+fn change(requests: &Receiver<GroupRequest>) -> (u64, Vec<u8>) {
+    match next(requests) {
+        GroupRequest::Reserve(id, body) => (id, body),
+        other => panic!("{other:?}"),
+    }
+}
+
+fn register(queue: &mut Queue, key: u64) -> Tag {
+    let (action, persist) = (RegisterAction::Register, PersistOnPowerLoss::Unchanged);
+    let io = Io::ReservationRegister { action, ignore_key: false, persist };
+    let keys = Register { current: U64::new(0), new: U64::new(key) };
+    queue.submit(io.encode(1), to_send(keys.as_bytes()))
+}
+
+fn acquire(queue: &mut Queue, action: AcquireAction, key: u64, other: u64) -> Tag {
+    let keys = Acquire { current: U64::new(key), preempted: U64::new(other) };
+    let io = Io::ReservationAcquire { action, kind: TYPE };
+    queue.submit(io.encode(1), to_send(keys.as_bytes()))
+}
+
+fn write(queue: &mut Queue, byte: u8) -> Tag {
+    let range = Range { lba: 0, blocks: 1 };
+    queue.submit(Io::Write { range, fua: false }.encode(1), to_send(&[byte; 512]))
+}
+
+fn end(queue: &mut Queue, tag: Tag) -> Status {
+    queue.wait(tag).completion.expect("an answer").status
+}
+
+fn execute(group: &Group, body: &[u8]) -> Execution {
+    let (sender, done) = sync_channel(1);
+    group.execute(body, move |execution| sender.send(execution).expect("somebody waits"));
+    done.recv_timeout(Duration::from_secs(30)).expect("every shard answers")
+}
+
+/// What a group's thread does with a request, when the record is written as it should be.
+fn carry_out(group: &Group, requests: &Receiver<GroupRequest>) -> Option<Reserved> {
+    let (id, body) = change(requests);
+    let Execution { reserved, answer } = execute(group, &body);
+    wait(|done| group.apply(done));
+    group.answer(id, Answer::Body(answer));
+    reserved.map(|(_, reserved)| reserved)
+}
+
+fn keys(reserved: &Reserved) -> Vec<u64> {
+    reserved.registrations.iter().map(|one| one.key).collect()
+}
+
+fn connect(address: std::net::SocketAddr, host: u8) -> Host {
+    Host::new(address, Settings { host, ..Settings::default() }, 2)
+}
+
+#[test]
+fn the_owner_decides_and_commands_wait_from_the_copy_to_the_effect() {
+    let (_server, address, group, _) = owner(two_subsystems(memory(1, 8)));
+    let requests = requests_of(&group);
+    let mut hosts: Vec<Host> = (1..4).map(|number| connect(address, number)).collect();
+    let tag = register(hosts[0].io(), 7);
+    let registered = carry_out(&group, &requests).expect("it is a change");
+    assert_eq!((keys(&registered), registered.kind), (vec![7], None));
+    assert_eq!(registered.registrations[0].family, "host");
+    assert_eq!(end(hosts[0].io(), tag), Status::SUCCESS);
+
+    let tag = acquire(hosts[0].io(), AcquireAction::Acquire, 7, 0);
+    let (id, body) = change(&requests);
+    let Execution { reserved, answer } = execute(&group, &body);
+    let (volume, reserved) = reserved.expect("it is a change");
+    assert_eq!((Some(volume), reserved.holder), (volume_of(&body), Some(0)));
+    // Others may see the new state in the record already: nobody is answered by the old one.
+    let waiting: Vec<Tag> = hosts[1..].iter_mut().map(|host| write(host.io(), 9)).collect();
+    let quiet = Some(Duration::from_millis(200));
+    hosts[1].io().stream.set_read_timeout(quiet).expect("a socket");
+    let early = hosts[1].io().stream.read(&mut [0; 24]).map_err(|error| error.kind());
+    assert_eq!(early.err(), Some(ErrorKind::WouldBlock), "it was answered by the old state");
+    let long = Some(Duration::from_secs(30));
+    hosts[1].io().stream.set_read_timeout(long).expect("a socket");
+    wait(|done| group.apply(done));
+    group.answer(id, Answer::Body(answer));
+    assert_eq!(end(hosts[0].io(), tag), Status::SUCCESS);
+    for (host, tag) in hosts[1..].iter_mut().zip(waiting) {
+        assert_eq!(end(host.io(), tag), CONFLICT);
+    }
+    assert!(hosts[0].queues[1].write(1, 0, &[1; 512]).is_success());
+}
+
+#[test]
+fn what_is_given_up_changes_nothing_and_lets_commands_go_on() {
+    let (_server, address, group, _) = owner(two_subsystems(memory(1, 8)));
+    let requests = requests_of(&group);
+    let (mut one, mut two) = (connect(address, 1), connect(address, 2));
+    let tag = register(one.io(), 7);
+    let (id, body) = change(&requests);
+    assert!(execute(&group, &body).reserved.is_some());
+    let waits = write(two.io(), 9);
+    wait(|done| group.abandon(done));
+    group.answer(id, Answer::Busy);
+    assert_eq!(end(one.io(), tag), Status::ANA_TRANSITION, "it may try again");
+    assert_eq!(end(two.io(), waits), Status::SUCCESS);
+    // It is registered nowhere.
+    let tag = acquire(one.io(), AcquireAction::Acquire, 7, 0);
+    assert_eq!(carry_out(&group, &requests), None);
+    assert_eq!(end(one.io(), tag), CONFLICT);
+    // Nobody knows: no status.
+    register(one.io(), 7);
+    let (id, _) = change(&requests);
+    group.answer(id, Answer::Unknown);
+    let reset = one.io().stream.read(&mut [0; 24]).map_err(|error| error.kind());
+    assert_eq!(reset.err(), Some(ErrorKind::ConnectionReset));
+    assert!(two.io().write(1, 0, &[1; 512]).is_success());
+}
+
+#[test]
+fn a_host_of_another_gateway_registers_and_preempts() {
+    let (_owner, address, group, _) = owner(two_subsystems(memory(1, 8)));
+    let (_standby, elsewhere, other, _) = standby(two_subsystems(memory(1, 8)));
+    let (requests, forwarded) = (requests_of(&group), requests_of(&other));
+    let (mut here, mut there) = (connect(address, 1), connect(elsewhere, 2));
+    let both = [(&mut here, 7, &requests, &group), (&mut there, 8, &forwarded, &other)];
+    for (host, key, requests, asked) in both {
+        let tag = register(host.io(), key);
+        let (id, body) = change(requests);
+        let Execution { answer, .. } = execute(&group, &body);
+        wait(|done| group.apply(done));
+        asked.answer(id, Answer::Body(answer));
+        assert_eq!(end(host.io(), tag), Status::SUCCESS);
+    }
+    let tag = acquire(here.io(), AcquireAction::Acquire, 7, 0);
+    carry_out(&group, &requests);
+    assert_eq!(end(here.io(), tag), Status::SUCCESS);
+    assert!(here.io().write(1, 0, &[1; 512]).is_success());
+    let tag = acquire(there.io(), AcquireAction::PreemptAndAbort, 8, 7);
+    let (id, body) = change(&forwarded);
+    let Execution { reserved, answer } = execute(&group, &body);
+    assert_eq!(keys(&reserved.expect("a change").1), [8]);
+    wait(|done| group.apply(done));
+    other.answer(id, Answer::Body(answer));
+    assert_eq!(end(there.io(), tag), Status::SUCCESS);
+    assert_eq!(here.io().write(1, 0, &[1; 512]), CONFLICT);
+}
+
+/// What the record of a group with this volume says.
+fn record(reserved: Reserved) -> Record {
+    let volume = lunet_gateway::Volume {
+        image: "rbd/a".into(),
+        naa: [1; 16],
+        serial: "1".into(),
+        reserved,
+        modes: Vec::new(),
+        sanitize: Sanitize::None,
+    };
+    Record::new("x", ports(), Contents { volumes: vec![volume], pending: Vec::new() })
+}
+
+#[test]
+fn a_report_is_what_the_record_says_through_any_gateway() {
+    let registered = |family: &str, name: Vec<u8>, key| lunet_gateway::Registered {
+        family: family.into(),
+        name,
+        key,
+    };
+    let host = [&[5; 16][..], b"nqn.2026-11.org.lunet:host5"].concat();
+    let reserved = Reserved {
+        generation: 9,
+        registrations: vec![
+            registered("scsi", b"a nexus".to_vec(), 6),
+            registered("host", host, 7),
+        ],
+        kind: Some(lunet_reservations::Kind::WriteExclusive),
+        holder: Some(1),
+    };
+    let (_server, address, group, mut machine) = standby(two_subsystems(memory(1, 8)));
+    let requests = requests_of(&group);
+    let mut host = connect(address, 1);
+    for serves in [false, true] {
+        if serves {
+            set_gate(&group, machine.takes_over());
+            tell(&group, AccessState::Optimized, AccessState::Standby);
+        }
+        let io = Io::ReservationReport { len: 4096, extended: true };
+        let tag = host.io().submit(io.encode(1), Data::Read(vec![0; 4096]));
+        let GroupRequest::Report(id) = next(&requests) else { panic!("it is a report") };
+        group.answer(id, Answer::Record(Box::new(record(reserved.clone()))));
+        let ended = host.io().wait(tag);
+        assert!(ended.completion.expect("an answer").status.is_success());
+        let Data::Read(page) = ended.data else { panic!("a page") };
+        let found = Report::decode(&page).expect("a report");
+        assert_eq!((found.generation, found.kind, found.persist), (9, Some(TYPE), false));
+        let who: Vec<_> =
+            found.registrants.iter().map(|it| (it.host_id, it.key, it.holds)).collect();
+        assert_eq!(who, [([0; 16], 6, false), ([5; 16], 7, true)]);
+    }
+    // A record that does not have the volume tells nothing of it.
+    let io = Io::ReservationReport { len: 4096, extended: true };
+    let tag = host.io().submit(io.encode(1), Data::Read(vec![0; 4096]));
+    let GroupRequest::Report(id) = next(&requests) else { panic!("it is a report") };
+    let none = Record { contents: Contents::default(), ..record(reserved) };
+    group.answer(id, Answer::Record(Box::new(none)));
+    assert_eq!(end(host.io(), tag), Status::ANA_TRANSITION);
+}
