@@ -162,6 +162,11 @@ pub fn of_subsystem(machine: &Machine, nqn: &str) -> String {
     Identity::from_seed(&format!("{}/{nqn}", machine.uuid)).serial
 }
 
+/// The same of a failover group's subsystem, which all gateways call alike.
+pub fn of_shared_subsystem(nqn: &str) -> String {
+    Identity::from_seed(&format!("group/{nqn}")).serial
+}
+
 /// The text in a field of fixed length, with spaces behind it.
 fn padded<const N: usize>(text: &str) -> [u8; N] {
     let mut out = [b' '; N];

@@ -91,7 +91,7 @@ impl Opened {
             start(&config, &served).map_err(|error| not_started(&error, &served.plan))?;
         let nvme = Arc::new(nvme);
         let manager = Arc::new(Manager::new(&options, (server.handle(), nvme.clone()), served));
-        let groups = match Groups::start(&config, &server.handle(), &manager) {
+        let groups = match Groups::start(&config, (&server.handle(), nvme.handle()), &manager) {
             Ok(groups) => Arc::new(groups),
             Err(error) => {
                 let _ = nvme.take().map(|nvme| nvme.stop(Duration::ZERO));

@@ -584,7 +584,10 @@ pub(crate) fn over_nvme(served: &Served, world: &World) -> lunet_front_nvme::Lay
     let leading: Vec<usize> = config.nvme.portals.iter().enumerate().filter_map(lead).collect();
     let entry = |subsystem: &Subsystem| SubsystemEntry {
         nqn: subsystem.nqn.clone(),
-        serial: identity::of_subsystem(&served.machine, &subsystem.nqn),
+        serial: match config.is_shared(subsystem) {
+            true => identity::of_shared_subsystem(&subsystem.nqn),
+            false => identity::of_subsystem(&served.machine, &subsystem.nqn),
+        },
         model: "lunet".to_owned(),
         namespaces: subsystem
             .namespaces

@@ -54,7 +54,9 @@ mod tests {
         let count = Arc::new(AtomicU32::new(0));
         let part = || {
             let count = count.clone();
-            Part::new(move || drop(count.fetch_add(1, Ordering::Relaxed)))
+            Part::new(move || {
+                count.fetch_add(1, Ordering::Relaxed);
+            })
         };
         let first = part();
         let second = first.clone();

@@ -7,6 +7,7 @@ use lunet_gateway::MAX_VOLUMES;
 use lunet_scsi::alua::{AccessState, Alua};
 
 use super::mistake::Mistakes;
+use super::reach::leading;
 use super::reader::{Section, integer, string};
 use super::schema;
 use super::sections::Listening;
@@ -33,6 +34,14 @@ pub struct Group {
     pub user: Option<String>,
     /// The file with the user's key, which is a secret; by the configuration of Ceph if left out.
     pub keyring: Option<PathBuf>,
+}
+
+impl super::Config {
+    /// True for a subsystem that several gateways serve: that of a group's target.
+    pub fn is_shared(&self, subsystem: &Subsystem) -> bool {
+        let mut targets = self.groups.iter().map(|group| &self.targets[group.target].name);
+        subsystem.target.as_ref().is_some_and(|target| targets.any(|name| name == target))
+    }
 }
 
 impl Group {
@@ -166,9 +175,9 @@ fn fits(
 /// What is wrong with the target of a group, and with the portals that lead to it.
 fn wrong_with(group: &Group, target: &Target, around: &Around<'_>) -> Vec<String> {
     let mut wrong = Vec::new();
-    if around.subsystems.iter().any(|one| one.target.as_ref() == Some(&target.name)) {
-        let text = "has a target with the protocol \"nvme\": groups are served over iSCSI alone";
-        wrong.push(text.to_owned());
+    let mut subsystems = around.subsystems.iter();
+    if let Some(one) = subsystems.find(|one| one.target.as_ref() == Some(&target.name)) {
+        wrong.extend(wrong_with_subsystem(one, target, around));
     }
     let all = around.portals.iscsi.iter().enumerate();
     let leads = |at: &usize| target.portals.is_empty() || target.portals.contains(at);
@@ -182,8 +191,7 @@ fn wrong_with(group: &Group, target: &Target, around: &Around<'_>) -> Vec<String
             group.gateway
         ));
     }
-    let plain = |portal: &Portal| portal.group_state == AccessState::Optimized && !portal.preferred;
-    if !leading.iter().all(|portal| plain(&portal.value)) {
+    if !leading.iter().all(|portal| is_plain(&portal.value)) {
         let text = "has a target with a portal that has `group-state` or `preferred`: access states are the group's";
         wrong.push(text.to_owned());
     }
@@ -193,6 +201,27 @@ fn wrong_with(group: &Group, target: &Target, around: &Around<'_>) -> Vec<String
             "has a target whose LUNs are not 0, 1, 2 and so on without a gap, up to {MAX_VOLUMES} of them: all gateways number \
              them alike"
         ));
+    }
+    wrong
+}
+
+/// True for a portal whose access state nobody has configured.
+fn is_plain(portal: &Portal) -> bool {
+    portal.group_state == AccessState::Optimized && !portal.preferred
+}
+
+/// What is wrong with the subsystem that the target of a group is over NVMe.
+fn wrong_with_subsystem(one: &Subsystem, target: &Target, around: &Around<'_>) -> Vec<String> {
+    let mut wrong = Vec::new();
+    if target.name.strip_prefix("iqn.").map(|rest| format!("nqn.{rest}")).as_ref() != Some(&one.nqn)
+    {
+        let text = "has a target with an `nqn` of its own: all gateways call the subsystem as the target, with \"nqn.\" in the \
+                    place of \"iqn.\"";
+        wrong.push(text.to_owned());
+    }
+    if !leading(one, around.portals).all(is_plain) {
+        let text = "has a target with an NVMe portal that has `group-state` or `preferred`: access states are the group's";
+        wrong.push(text.to_owned());
     }
     wrong
 }

@@ -94,7 +94,7 @@ pub(super) fn subsystems(all: &[At<Subsystem>], portals: &Listening, mistakes: &
 }
 
 /// The portals by which hosts reach a subsystem.
-fn leading<'p>(
+pub(super) fn leading<'p>(
     subsystem: &'p Subsystem,
     portals: &'p Listening,
 ) -> impl Iterator<Item = &'p Portal> {

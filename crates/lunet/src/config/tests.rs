@@ -906,10 +906,22 @@ fn a_gateway_has_a_number_and_a_target_whose_volumes_are_its_groups() {
         "ceph-user = 'lunet'",
     );
     let config = check(&text).unwrap();
-    let [group] = &config.groups[..] else { panic!("one group") };
-    assert_eq!((&*group.name, group.gateway, group.rank, group.target), ("g", 2, 1, 0));
-    assert_eq!((group.place().user_name(), group.place().name.image()), ("lunet", "g"));
+    let [read] = &config.groups[..] else { panic!("one group") };
+    assert_eq!((&*read.name, read.gateway, read.rank, read.target), ("g", 2, 1, 0));
+    assert_eq!((read.place().user_name(), read.place().name.image()), ("lunet", "g"));
     assert!(config.volumes.iter().all(|volume| volume.group.as_deref() == Some("g")));
+    // Over NVMe as well, by portals with any tag.
+    let text = group(
+        "alua = 'implicit'",
+        "tag = 2\n[[portal]]\naddress = '192.0.2.1'\ntransport = 'nvme-tcp'",
+        "backend = 'rbd'\nimage = 'rbd://p/a'",
+        "luns = ['b', 'a']\nprotocols = ['iscsi', 'nvme']",
+        "",
+    );
+    let config = check(&text).unwrap();
+    let [subsystem] = &config.nvme.subsystems[..] else { panic!("one subsystem") };
+    assert!(config.is_shared(subsystem));
+    assert_eq!((&*subsystem.nqn, subsystem.namespaces.len()), ("nqn.2026-11.l:x", 2));
 }
 
 #[test]
@@ -927,6 +939,7 @@ fn what_gateways_could_differ_in_is_refused() {
     let other = "[[target]]\nname = 'iqn.2026-11.l:y'\nluns = ['b']";
     let subsystem = "[[subsystem]]\nnqn = 'nqn.2026-11.l:s'\nnamespaces = ['b']";
     let nvme = "tag = 2\n[[portal]]\naddress = '192.0.2.1'\ntransport = 'nvme-tcp'";
+    let both = "luns = ['a', 'b']\nprotocols = ['iscsi', 'nvme']";
     let with = |key: &str| of(alua, tag, &format!("{rbd}\n{key}"), luns, "");
     for (told, words) in [
         (of("", tag, rbd, luns, ""), "needs `alua = \"implicit\"`"),
@@ -937,9 +950,10 @@ fn what_gateways_could_differ_in_is_refused() {
         (of(alua, tag, rbd, "", ""), "without a gap"),
         (of(alua, tag, rbd, luns, other), "is shown by iqn.2026-11.l:y as well"),
         (of(alua, nvme, rbd, luns, subsystem), "is shown by nqn.2026-11.l:s as well"),
+        (of(alua, nvme, rbd, &format!("{both}\nnqn = 'nqn.2026-11.l:y'"), ""), "`nqn` of its own"),
         (
-            of(alua, nvme, rbd, "luns = ['a', 'b']\nprotocols = ['iscsi', 'nvme']", ""),
-            "over iSCSI alone",
+            of(alua, &format!("{nvme}\ngroup-state = 'standby'"), rbd, both, ""),
+            "an NVMe portal that",
         ),
         (of(alua, tag, "backend = 'rbd'\nimage = 'rbd://p/b'", luns, ""), "has already"),
         (with("ceph-user = 'other'"), "leave them out"),

@@ -2,6 +2,7 @@
 //! the server goes to all shards, before it goes on.
 
 mod agreement;
+mod fronts;
 mod serving;
 
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -10,16 +11,18 @@ use std::time::Duration;
 
 use anyhow::{Context, Result, bail};
 use lunet_api::{Code, Done, GroupState};
-use lunet_front_iscsi::{GroupHandle, Handle};
+use lunet_front_iscsi::Handle;
 use lunet_gateway::{Condition, Epoch, Gateway, GatewayId, Order};
 use lunet_group::{Agrees, Said, Status};
 use lunet_os::sync::{Mutex, MutexGuard};
 
 use self::agreement::{Expected, record_of};
-use self::serving::{Server, takes, wait};
+use self::fronts::Fronts;
+use self::serving::Server;
 use crate::config::{Config, Group};
 use crate::identity::Machine;
 use crate::live::Manager;
+use crate::second;
 use crate::trouble::refuse;
 
 /// Makes the record of a group of the configuration, for so many gateways. Blocks until the cluster answers.
@@ -82,10 +85,14 @@ impl Groups {
     ///
     /// # Errors
     /// A target cannot be a group's, or there is no thread.
-    pub fn start(config: &Config, handle: &Handle, manager: &Arc<Manager>) -> Result<Self> {
+    pub fn start(
+        config: &Config,
+        (iscsi, nvme): (&Handle, Option<&second::Handle>),
+        manager: &Arc<Manager>,
+    ) -> Result<Self> {
         let groups = Self::default();
         for group in &config.groups {
-            let running = start(config, group, (handle, manager), &groups.ending)
+            let running = start(config, group, (iscsi, nvme, manager), &groups.ending)
                 .with_context(|| format!("group {}", group.name))?;
             groups.all().push(running);
         }
@@ -201,16 +208,15 @@ fn told(status: &Status) -> String {
 fn start(
     config: &Config,
     group: &Group,
-    (handle, manager): (&Handle, &Arc<Manager>),
+    (iscsi, nvme, manager): (&Handle, Option<&second::Handle>, &Arc<Manager>),
     ending: &Ending,
 ) -> Result<Running> {
     let target = config.targets[group.target].name.as_str();
     let me = lunet_gateway::Config { me: GatewayId(group.gateway), rank: group.rank };
     // One that has just started has a closed gate.
     let gate = Gateway::new(me, Duration::ZERO).gate();
-    let mut begun = None;
-    wait(|done| begun = Some(GroupHandle::begin(handle, &[target], gate, done)));
-    let shards = begun.context("the group was not begun")??;
+    let subsystem = config.nvme.of_target(target).map(|subsystem| subsystem.nqn.as_str());
+    let shards = Fronts::begin((iscsi, target), nvme.zip(subsystem), me.me, gate)?;
     let none = Status { condition: Condition::Fenced, epoch: Epoch(0), owner: None, heir: None };
     let state = State { status: none, trouble: None, notice: None, refused: None };
     let state = Arc::new(Mutex::new(state));
@@ -222,7 +228,7 @@ fn start(
     let (name, manager, ending, seen) =
         (group.name.clone(), manager.clone(), ending.clone(), state.clone());
     let serving = move |thread: lunet_group::Handle| {
-        wait(|done| shards.take_requests(takes(thread.clone()), done));
+        shards.take_requests(&thread);
         Server {
             name,
             expected,

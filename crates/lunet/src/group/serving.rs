@@ -1,10 +1,8 @@
 //! What this server does for a group: its thread calls it, one thing after the other.
 
-use std::sync::mpsc::sync_channel;
 use std::sync::{Arc, PoisonError};
 
 use lunet_backends::rbd::{Unanswered, of_group};
-use lunet_front_iscsi::{Execution, GroupHandle, GroupRequest};
 use lunet_gateway::{
     Access, Answer, Attention, Contents, Epoch, Gate, Notice, OpId, Order, Port, Record, Refusal,
     Request,
@@ -13,6 +11,7 @@ use lunet_group::{Drained, Error, Handle, Said, Serving, Status, Storage};
 use lunet_os::sync::Mutex;
 
 use super::agreement::Expected;
+use super::fronts::{Execution, Fronts};
 use super::{Ending, State};
 use crate::config;
 use crate::live::Manager;
@@ -25,7 +24,7 @@ const READ_ONLY: i32 = 30;
 pub(super) struct Server {
     pub(super) name: String,
     pub(super) expected: Arc<Expected>,
-    pub(super) shards: GroupHandle,
+    pub(super) shards: Fronts,
     pub(super) manager: Arc<Manager>,
     pub(super) state: Arc<Mutex<State>>,
     pub(super) ending: Ending,
@@ -44,17 +43,6 @@ pub(super) struct Server {
 pub(super) struct Kept {
     now: Contents,
     next: Option<Contents>,
-}
-
-/// Gives an order to all shards, and waits until each has done its part. A shard that ends has none left.
-pub(super) fn wait(order: impl FnOnce(Box<dyn FnOnce() + Send + Sync>)) {
-    let (sender, done) = sync_channel::<()>(1);
-    order(Box::new(move || {
-        // Somebody waits.
-        let _ = sender.send(());
-    }));
-    // Without a sender the order was given up.
-    let _ = done.recv();
 }
 
 impl Server {
@@ -113,16 +101,16 @@ impl Serving for Server {
     }
 
     fn gate(&mut self, gate: Gate) {
-        wait(|done| self.shards.set_gate(gate, done));
+        self.shards.set_gate(gate);
     }
 
     fn stop_answering(&mut self, gate: Gate) {
         tracing::warn!(group = %self.name, "this gateway owns the group no more: its connections are reset");
-        wait(|done| self.shards.stop_answering(gate, done));
+        self.shards.stop_answering(gate);
     }
 
     fn abort_connections(&mut self) {
-        wait(|done| self.shards.abort_connections(done));
+        self.shards.abort_connections();
     }
 
     fn load(&mut self, record: &Record) {
@@ -141,7 +129,7 @@ impl Serving for Server {
 
     fn access(&mut self, _epoch: Epoch, access: &Access) {
         self.former_clients_are_fenced();
-        wait(|done| self.shards.access(&self.ports, access, done));
+        self.shards.access(&self.ports, access);
     }
 
     fn drain(&mut self, drained: Drained) {
@@ -177,7 +165,7 @@ impl Serving for Server {
 
     fn abandon(&mut self, _request: Request) {
         self.contents.lock().unwrap_or_else(PoisonError::into_inner).next = None;
-        self.shards.abandon(|| {});
+        self.shards.abandon();
     }
 
     fn answer(&mut self, id: u64, answer: Answer) {
@@ -209,13 +197,5 @@ impl Serving for Server {
             state.notice = None;
         }
         state.status = status.clone();
-    }
-}
-
-/// Where requests on reservations go.
-pub(super) fn takes(thread: Handle) -> impl Fn(GroupRequest) + Send + Sync + 'static {
-    move |request| match request {
-        GroupRequest::Reserve(id, body) => thread.reserve(id, body),
-        GroupRequest::Report(id) => thread.report(id),
     }
 }

@@ -67,6 +67,8 @@ struct Facts<'c> {
     target: &'c str,
     volumes: Vec<(u16, &'c Volume)>,
     portals: Vec<&'c config::Portal>,
+    /// What it is over NVMe, and by which portals.
+    nvme: Option<(&'c str, Vec<u32>, Vec<&'c config::Portal>)>,
 }
 
 fn facts<'c>(config: &'c Config, name: &str) -> Option<Facts<'c>> {
@@ -74,12 +76,20 @@ fn facts<'c>(config: &'c Config, name: &str) -> Option<Facts<'c>> {
     let target = &config.targets[group.target];
     let leads = |at: &usize| target.portals.is_empty() || target.portals.contains(at);
     let portals = config.portals.iter().enumerate().filter(|(at, _)| leads(at));
+    let nvme = config.nvme.of_target(&target.name).map(|subsystem| {
+        let named = |at: &usize| subsystem.portals.is_empty() || subsystem.portals.contains(at);
+        let portals = config.nvme.portals.iter().enumerate().filter(|(at, _)| named(at));
+        let portals = portals.map(|(_, portal)| portal).collect();
+        let numbers = subsystem.namespaces.iter().map(|(nsid, _)| *nsid).collect();
+        (subsystem.nqn.as_str(), numbers, portals)
+    });
     Some(Facts {
         // Others of the file may come and go.
         group: config::Group { target: 0, ..group.clone() },
         target: &target.name,
         volumes: target.luns.iter().map(|(lun, at)| (*lun, &config.volumes[*at])).collect(),
         portals: portals.map(|(_, portal)| portal).collect(),
+        nvme,
     })
 }
 

@@ -1,0 +1,229 @@
+//! What of a server belongs to a group: its target, and the subsystem that this is over NVMe. Each order goes to both.
+
+use std::sync::mpsc::sync_channel;
+use std::sync::{Arc, PoisonError};
+
+use anyhow::{Context, Result};
+use lunet_front_iscsi::{FAMILIES, GroupRequest, LogicalUnit};
+use lunet_front_nvme::{GroupRequest as NvmeRequest, Members, busy_answer};
+use lunet_gateway::{Access, Answer, Attention, Gate, GatewayId, Port, Record, Reserved};
+use lunet_group::Handle;
+use lunet_os::sync::Mutex;
+use lunet_server::part::Part;
+
+use crate::second;
+
+/// Gives an order to all shards, and waits until each has done its part. A shard that ends has none left.
+fn wait(order: impl FnOnce(Box<dyn FnOnce() + Send + Sync>)) {
+    let (sender, done) = sync_channel::<()>(1);
+    order(Box::new(move || {
+        // Somebody waits.
+        let _ = sender.send(());
+    }));
+    // Without a sender the order was given up.
+    let _ = done.recv();
+}
+
+/// What a request on reservations has done on a copy.
+pub(super) struct Execution {
+    /// The volume by its NAA designator, and its reservations as they are to be; `None`: nothing changes.
+    pub(super) reserved: Option<([u8; 16], Reserved)>,
+    /// The answer, for whoever forwarded the request.
+    pub(super) answer: Vec<u8>,
+}
+
+impl From<lunet_front_iscsi::Execution> for Execution {
+    fn from(done: lunet_front_iscsi::Execution) -> Self {
+        Self { reserved: done.reserved, answer: done.answer }
+    }
+}
+
+impl From<lunet_front_nvme::Execution> for Execution {
+    fn from(done: lunet_front_nvme::Execution) -> Self {
+        Self { reserved: done.reserved, answer: done.answer }
+    }
+}
+
+/// Who executes the change of reservations that is under way.
+#[derive(Clone, Copy)]
+enum Changing {
+    Iscsi([u8; 16]),
+    Nvme([u8; 16]),
+}
+
+/// A group's shards.
+pub(super) struct Fronts {
+    iscsi: lunet_front_iscsi::GroupHandle,
+    nvme: Option<lunet_front_nvme::GroupHandle<LogicalUnit>>,
+    changing: Option<Changing>,
+}
+
+impl Fronts {
+    /// A target, and the subsystem that it is over NVMe, are a group with this gate from now on.
+    ///
+    /// # Errors
+    /// They cannot be one.
+    pub(super) fn begin(
+        (iscsi, target): (&lunet_front_iscsi::Handle, &str),
+        nvme: Option<(&second::Handle, &str)>,
+        gateway: GatewayId,
+        gate: Gate,
+    ) -> Result<Self> {
+        let mut begun = None;
+        wait(|done| {
+            begun = Some(lunet_front_iscsi::GroupHandle::begin(iscsi, &[target], gate, done));
+        });
+        let iscsi = begun.context("the group was not begun")??;
+        let nvme = nvme.map(|(handle, nqn)| -> Result<_> {
+            let subsystems = vec![nqn.to_owned()];
+            let members = Members { subsystems, gateway, families: &FAMILIES };
+            let mut begun = None;
+            wait(|done| {
+                begun = Some(lunet_front_nvme::GroupHandle::begin(handle, members, gate, done));
+            });
+            Ok(begun.context("the group was not begun")??)
+        });
+        Ok(Self { iscsi, nvme: nvme.transpose()?, changing: None })
+    }
+
+    /// Requests on reservations go to the group's thread from now on. Those of NVMe have odd numbers there, as both count
+    /// from one.
+    pub(super) fn take_requests(&self, thread: &Handle) {
+        let own = thread.clone();
+        let takes = move |request| match request {
+            GroupRequest::Reserve(id, body) => own.reserve(id << 1, body),
+            GroupRequest::Report(id) => own.report(id << 1),
+        };
+        wait(|done| self.iscsi.take_requests(takes, done));
+        let Some(nvme) = &self.nvme else { return };
+        let own = thread.clone();
+        let takes = move |request| match request {
+            NvmeRequest::Reserve(id, body) => own.reserve(id << 1 | 1, body),
+            NvmeRequest::Report(id) => own.report(id << 1 | 1),
+        };
+        wait(|done| nvme.take_requests(takes, done));
+    }
+
+    pub(super) fn set_gate(&self, gate: Gate) {
+        wait(|done| self.iscsi.set_gate(gate, done));
+        self.nvme.iter().for_each(|nvme| wait(|done| nvme.set_gate(gate, done)));
+    }
+
+    pub(super) fn stop_answering(&self, gate: Gate) {
+        wait(|done| {
+            let part = Part::new(done);
+            let (one, other) = (part.clone(), part);
+            self.iscsi.stop_answering(gate, move || drop(one));
+            self.nvme.iter().for_each(|nvme| {
+                let other = other.clone();
+                nvme.stop_answering(gate, move || drop(other));
+            });
+        });
+    }
+
+    pub(super) fn abort_connections(&self) {
+        wait(|done| self.iscsi.abort_connections(done));
+        self.nvme.iter().for_each(|nvme| wait(|done| nvme.abort_connections(done)));
+    }
+
+    pub(super) fn access(&self, ports: &[Port], access: &Access) {
+        wait(|done| self.iscsi.access(ports, access, done));
+        self.nvme.iter().for_each(|nvme| wait(|done| nvme.access(ports, access, done)));
+    }
+
+    /// Nexuses are told. Hosts of NVMe hear of other states by their ANA log, and of the rest nothing.
+    pub(super) fn attention(&self, attention: Attention) {
+        self.iscsi.attention(attention);
+    }
+
+    /// What the record says of reservations is the volumes', whichever protocol asks.
+    ///
+    /// # Errors
+    /// The record contradicts itself.
+    pub(super) fn load(&self, record: &Record) -> Result<(), lunet_front_iscsi::GroupError> {
+        self.iscsi.load(record)
+    }
+
+    pub(super) fn drain(&self, done: impl FnOnce() + Send + Sync + 'static) {
+        match self.nvme.clone() {
+            Some(nvme) => self.iscsi.drain(move || nvme.drain(done)),
+            None => self.iscsi.drain(done),
+        }
+    }
+
+    /// Executes a request on a copy. When `done` is called, shards of both protocols hold commands back that it decides about.
+    pub(super) fn execute(
+        &mut self,
+        body: &[u8],
+        done: impl FnOnce(Execution) + Send + Sync + 'static,
+    ) {
+        let of_nvme = lunet_front_nvme::volume_of(body);
+        let Some(nvme) = &self.nvme else {
+            return match of_nvme {
+                Some(_) => done(Execution { reserved: None, answer: busy_answer() }),
+                None => self.iscsi.execute(body, move |executed| done(executed.into())),
+            };
+        };
+        let executed: Arc<Mutex<Option<Execution>>> = Arc::default();
+        let result = executed.clone();
+        let part = Part::new(move || {
+            let executed = result.lock().unwrap_or_else(PoisonError::into_inner).take();
+            // Without one, its shards have ended.
+            if let Some(executed) = executed {
+                done(executed);
+            }
+        });
+        let held = part.clone();
+        let keep = move |done: Execution| {
+            *executed.lock().unwrap_or_else(PoisonError::into_inner) = Some(done);
+            drop(part);
+        };
+        if let Some(naa) = of_nvme {
+            self.changing = Some(Changing::Nvme(naa));
+            self.iscsi.hold(naa, move || drop(held));
+            return nvme.execute(body, move |done| keep(done.into()));
+        }
+        if let Some(naa) = lunet_front_iscsi::volume_of(body) {
+            self.changing = Some(Changing::Iscsi(naa));
+            nvme.hold(naa, move || drop(held));
+        }
+        self.iscsi.execute(body, move |done| keep(done.into()));
+    }
+
+    /// What was executed takes effect.
+    pub(super) fn apply(&mut self, done: impl FnOnce() + Send + Sync + 'static) {
+        match (self.changing.take(), self.nvme.clone()) {
+            (Some(Changing::Nvme(naa)), Some(nvme)) => {
+                let iscsi = self.iscsi.clone();
+                nvme.apply(move || iscsi.let_go(naa, done));
+            }
+            (Some(Changing::Iscsi(naa)), Some(nvme)) => {
+                self.iscsi.apply(move || nvme.let_go(naa, done));
+            }
+            _ => self.iscsi.apply(done),
+        }
+    }
+
+    /// It is given up.
+    pub(super) fn abandon(&mut self) {
+        match (self.changing.take(), &self.nvme) {
+            (Some(Changing::Nvme(naa)), Some(nvme)) => {
+                nvme.abandon(|| {});
+                self.iscsi.let_go(naa, || {});
+            }
+            (Some(Changing::Iscsi(naa)), Some(nvme)) => {
+                self.iscsi.abandon(|| {});
+                nvme.let_go(naa, || {});
+            }
+            _ => self.iscsi.abandon(|| {}),
+        }
+    }
+
+    /// Answers a request by its number.
+    pub(super) fn answer(&self, id: u64, answer: Answer) {
+        match &self.nvme {
+            Some(nvme) if id & 1 == 1 => nvme.answer(id >> 1, answer),
+            _ => self.iscsi.answer(id >> 1, answer),
+        }
+    }
+}
