@@ -45,11 +45,11 @@ pub(super) fn see<Fc: Face>(shard: &mut Shard<Fc>, slot: ConnId, next: &World<Fc
         let admitted = unchanged || it.admits(&host, origin) && proven;
         reached && same && (keeps || admitted && protected)
     });
+    let own = of_group(&shard.front, conn);
     let Some(subsystem) = subsystem.cloned() else { return shard.drain_within(slot, GRACE) };
     let fresh = seen(next, Some(&subsystem));
     let changed = compare(shard, slot, next, &fresh);
     end_lost(shard, slot, &fresh);
-    let own = of_group(&shard.front, &shard.conns[slot]);
     let conn = &mut shard.conns[slot];
     let Some(queue) = &mut conn.front.queue else { return };
     queue.namespaces = keep(std::mem::take(&mut queue.namespaces), fresh);

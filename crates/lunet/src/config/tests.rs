@@ -939,6 +939,8 @@ fn what_gateways_could_differ_in_is_refused() {
     let other = "[[target]]\nname = 'iqn.2026-11.l:y'\nluns = ['b']";
     let subsystem = "[[subsystem]]\nnqn = 'nqn.2026-11.l:s'\nnamespaces = ['b']";
     let nvme = "tag = 2\n[[portal]]\naddress = '192.0.2.1'\ntransport = 'nvme-tcp'";
+    // Whose configuration of Ceph is another one, as long as it is not compared with the group's.
+    let same = "backend = 'rbd'\nimage = 'rbd://p/b'";
     let both = "luns = ['a', 'b']\nprotocols = ['iscsi', 'nvme']";
     let with = |key: &str| of(alua, tag, &format!("{rbd}\n{key}"), luns, "");
     for (told, words) in [
@@ -955,7 +957,10 @@ fn what_gateways_could_differ_in_is_refused() {
             of(alua, &format!("{nvme}\ngroup-state = 'standby'"), rbd, both, ""),
             "an NVMe portal that",
         ),
-        (of(alua, tag, "backend = 'rbd'\nimage = 'rbd://p/b'", luns, ""), "has already"),
+        (
+            of(alua, tag, &format!("{same}\nceph-conf = '/c'"), luns, "ceph-conf = '/c'"),
+            "has already",
+        ),
         (with("ceph-user = 'other'"), "leave them out"),
         (with("block-size = 4096"), "cannot have `block-size`"),
         (with("vendor = 'ACME'"), "cannot have `vendor`"),
