@@ -215,7 +215,7 @@ fn hosts_that_compare_and_write_at_once_lose_nothing_when_the_owner_changes() ->
             .collect();
         let change = || -> Result<()> {
             shared.goes_on()?;
-            two.tell(&["group", "take-over", "g"])?;
+            two.tell(&["group", "take-over", "vms"])?;
             becomes(&two, "owner")?;
             shared.goes_on()?;
             becomes(&one, "standby")?;

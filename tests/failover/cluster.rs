@@ -22,7 +22,7 @@ fn without_the_monitor_the_owner_goes_on_and_nobody_takes_over() -> Result<()> {
     let mut without = || -> Result<()> {
         load.goes_on()?;
         // The order is taken, and waits for the monitor.
-        two.command(&["group", "take-over", "g"])?;
+        two.command(&["group", "take-over", "vms"])?;
         sleep(Duration::from_secs(3));
         load.goes_on()?;
         ensure!(told(&one)?["state"] == "owner", "it was taken over without a quorum");
@@ -34,7 +34,7 @@ fn without_the_monitor_the_owner_goes_on_and_nobody_takes_over() -> Result<()> {
     frozen?;
     // The takeover may have been given up meanwhile.
     until("it is taken over", || {
-        two.command(&["group", "take-over", "g"])?;
+        two.command(&["group", "take-over", "vms"])?;
         Ok(told(&two)?["state"] == "owner")
     })?;
     load.goes_on()?;

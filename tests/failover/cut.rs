@@ -155,7 +155,7 @@ fn an_owner_cut_from_the_cluster_answers_nothing_and_lets_nothing_land() -> Resu
     load.is_on(&group)?;
     load.resume()?;
     until("it owns the group again", || {
-        two.command(&["group", "move", "g", "1"])?;
+        two.command(&["group", "move", "vms", "1"])?;
         Ok(told(&one)?["state"] == "owner")
     })?;
     load.goes_on()?;

@@ -103,7 +103,7 @@ fn an_owner_killed_at_depth_32_loses_nothing() -> Result<()> {
 /// Has the group move, again if commands under way did not end in time: that is no failure of a move on a loaded machine.
 fn moves(by: &Server, to: u16) -> Result<()> {
     until("the group moves", || {
-        let finished = by.command(&["group", "move", "g", &to.to_string()])?;
+        let finished = by.command(&["group", "move", "vms", &to.to_string()])?;
         let is_there = finished.stderr.contains("owns group g already");
         Ok(is_there || finished.status.is_some_and(|status| status.success()))
     })
@@ -164,7 +164,7 @@ fn an_entry_of_the_blocklist_that_ends_soon_is_waited_out() -> Result<()> {
     // The entry is over; nobody has fenced the writes that the frozen owner has in its client.
     until("the entry is over", || Ok(group.ceph.years_listed(&address)?.is_none()))?;
     until("it is taken over", || {
-        two.command(&["group", "take-over", "g"])?;
+        two.command(&["group", "take-over", "vms"])?;
         Ok(told(&two)?["state"] == "owner")
     })?;
     load.goes_on()?;
@@ -217,7 +217,7 @@ fn of_two_standbys_one_takes_the_group_and_all_say_the_same() -> Result<()> {
             .iter()
             .zip(all)
             .filter(|(_, gateway)| *gateway != owner)
-            .map(|(server, _)| scope.spawn(move || server.command(&["group", "take-over", "g"])))
+            .map(|(server, _)| scope.spawn(move || server.command(&["group", "take-over", "vms"])))
             .collect();
         ordered
             .into_iter()
@@ -294,7 +294,7 @@ impl Pair<'_> {
         })?;
         let takes = |server: &Server| {
             until("it takes the group", || {
-                server.command(&["group", "take-over", "g"])?;
+                server.command(&["group", "take-over", "vms"])?;
                 Ok(told(server)?["state"] == "owner")
             })
         };
@@ -316,7 +316,7 @@ impl Pair<'_> {
             Change::KillTaker(after) => {
                 let taker = self.server(other)?;
                 thread::scope(|scope| {
-                    let order = scope.spawn(|| taker.command(&["group", "take-over", "g"]));
+                    let order = scope.spawn(|| taker.command(&["group", "take-over", "vms"]));
                     sleep(Duration::from_millis(after));
                     let killed = signal(taker, Signal::KILL);
                     drop(order.join());

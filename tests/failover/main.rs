@@ -49,7 +49,7 @@ fn a_planned_move_is_a_pause_and_the_disk_stays_the_same() -> Result<()> {
     let before = access(&mut first)?;
     ensure!(before == access(&mut second)?, "gateways report other states");
     let begun = Instant::now();
-    two.tell(&["group", "move", "g", "2"])?;
+    two.tell(&["group", "move", "vms", "2"])?;
     let ordered = begun.elapsed();
     insist(&mut second, &write16(lba(0), 1), 0, &pattern(1))?;
     let pause = begun.elapsed();
@@ -65,7 +65,7 @@ fn a_planned_move_is_a_pause_and_the_disk_stays_the_same() -> Result<()> {
     have(&mut second, 1)?;
     // The storage of a group's volume is nobody else's to change.
     let refusal = one.refuses(&["volume", "resize", "a", "128M"])?;
-    ensure!(refusal.contains("belongs to group g"), "{refusal}");
+    ensure!(refusal.contains("belongs to group vms"), "{refusal}");
     Ok(())
 }
 
@@ -91,7 +91,7 @@ fn a_reservation_by_the_standby_holds_at_the_owner_and_after_a_takeover() -> Res
     ensure!(told == insist(&mut second, &keys, 255, &[])?.data, "they report other keys");
     ensure!(told.ends_with(&7_u64.to_be_bytes()), "{told:02x?}");
     // The one that was the standby becomes the owner: its initiator may write, the other one may not.
-    two.tell(&["group", "take-over", "g"])?;
+    two.tell(&["group", "take-over", "vms"])?;
     insist(&mut second, &write16(lba(0), 1), 0, &pattern(3))?;
     let mut third = log_in(&two, "iqn.x:c")?;
     let refused = ask(&mut third, &write16(0, 1), 0, &pattern(4))?;
@@ -131,7 +131,7 @@ fn writes_of_an_owner_that_stood_still_do_not_land() -> Result<()> {
         first.start(0, &write16(lba(block), 1), 0, &pattern(3))?;
     }
     let stopped = Instant::now();
-    two.tell(&["group", "take-over", "g"])?;
+    two.tell(&["group", "take-over", "vms"])?;
     write_all(&mut second, 4)?;
     seconds(
         "owner that stands still, order to all writes through the other one",
@@ -149,11 +149,11 @@ fn writes_of_an_owner_that_stood_still_do_not_land() -> Result<()> {
     becomes(&one, "standby")?;
     have(&mut second, 4)?;
     // It is of use again: nothing of before keeps its blocks busy, or the group from moving.
-    two.tell(&["group", "move", "g", "1"])?;
+    two.tell(&["group", "move", "vms", "1"])?;
     let mut first = log_in(&one, "iqn.x:a")?;
     have(&mut first, 4)?;
     write_all(&mut first, 5)?;
-    two.tell(&["group", "move", "g", "2"])?;
+    two.tell(&["group", "move", "vms", "2"])?;
     have(&mut second, 5)
 }
 
@@ -181,7 +181,7 @@ fn commands_that_fill_the_sockets_of_a_frozen_owner_are_executed_by_nobody() -> 
     signal(&one, Signal::STOP)?;
     let unread = fill_sockets(&mut first, 3)?;
     ensure!(unread > BLOCKS, "{unread} writes have filled the sockets");
-    two.tell(&["group", "take-over", "g"])?;
+    two.tell(&["group", "take-over", "vms"])?;
     write_all(&mut second, 4)?;
     signal(&one, Signal::CONT)?;
     while let Ok(answer) = first.finish() {
@@ -213,7 +213,7 @@ fn a_thawed_owner_tells_nothing_that_has_changed_while_it_stood_still() -> Resul
     }
     insist(&mut unmapper, &[0; 6], 0, &[])?;
     signal(&one, Signal::STOP)?;
-    two.tell(&["group", "take-over", "g"])?;
+    two.tell(&["group", "take-over", "vms"])?;
     for at in [lba(0), FRESH] {
         insist(&mut second, &write16(at, 1), 0, &pattern(2))?;
     }

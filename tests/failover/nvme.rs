@@ -189,7 +189,7 @@ fn planned_moves_lose_nothing_and_the_namespace_stays_the_same() -> Result<()> {
     let mut host = Multipath::new(&[&one, &two], 2)?;
     let written = while_writing(&mut host, || {
         for to in ["2", "1", "2"] {
-            one.server.tell(&["group", "move", "g", to])?;
+            one.server.tell(&["group", "move", "vms", to])?;
             sleep(Duration::from_millis(500));
         }
         Ok(())
@@ -240,7 +240,7 @@ fn commands_in_the_socket_of_an_owner_that_stood_still_are_not_executed() -> Res
     scope(|scope| -> Result<()> {
         let waiting = scope.spawn(move || old.execute_all(writes).map(drop));
         sleep(Duration::from_millis(200));
-        two.server.tell(&["group", "take-over", "g"])?;
+        two.server.tell(&["group", "take-over", "vms"])?;
         for block in 0..BLOCKS {
             host.write(block, &pattern(4))?;
         }
@@ -255,7 +255,7 @@ fn commands_in_the_socket_of_an_owner_that_stood_still_are_not_executed() -> Res
     }
     // It is of use again.
     let mut host = Multipath::new(&[&two, &one], 2)?;
-    two.server.tell(&["group", "move", "g", "1"])?;
+    two.server.tell(&["group", "move", "vms", "1"])?;
     for block in 0..BLOCKS {
         ensure!(host.read(block)? == pattern(4), "block {block} has other data");
     }
@@ -287,7 +287,7 @@ fn a_reservation_over_nvme_by_the_standby_holds_for_both_protocols() -> Result<(
     };
     ensure!(report(&mut first)? == report(&mut second)?, "they report other reservations");
     // The one that was the standby becomes the owner: its host may write, the other one may not.
-    two.server.tell(&["group", "take-over", "g"])?;
+    two.server.tell(&["group", "take-over", "vms"])?;
     let mut holder = Multipath::new(&[&two], 2)?;
     holder.write(0, &pattern(3))?;
     let mut other = two.host(1)?;

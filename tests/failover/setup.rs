@@ -82,7 +82,7 @@ fn a_user_that_may_not_shut_others_out_is_refused_at_the_start() -> Result<()> {
     let file = folder.path().join("lunet.toml");
     fs::write(&file, config.replace("record = 'rbd://rbd/rights'", "record = 'rbd://rbd/new'"))?;
     let mut create = Command::new(lunet_binary()?);
-    create.args(["group", "create", "g", "--gateways", "2", "--config"]).arg(&file);
+    create.args(["group", "create", "vms", "--gateways", "2", "--config"]).arg(&file);
     let finished = run(&mut create, PATIENCE)?;
     ensure!(
         finished.status.is_some_and(|status| status.code() == Some(1)),

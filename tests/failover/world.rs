@@ -79,7 +79,7 @@ impl<'a> Group<'a> {
         let file = group.data.path().join("lunet.toml");
         fs::write(&file, group.config(1, "", ""))?;
         let mut create = Command::new(lunet_binary()?);
-        create.args(["group", "create", "g", "--gateways", "3", "--config"]).arg(&file);
+        create.args(["group", "create", "vms", "--gateways", "3", "--config"]).arg(&file);
         output(&mut create, PATIENCE)?;
         let again = output(&mut create, PATIENCE).map(drop);
         ensure!(again.is_err(), "a record was made twice");
@@ -103,7 +103,7 @@ impl<'a> Group<'a> {
             "[server]\nalua = 'implicit'\n[[portal]]\naddress = '{portal}'\ntag = {gateway}\n\
              [volumes.a]\nbackend = 'rbd'\nimage = 'rbd://rbd/{name}'\n{volume}\n\
              [[target]]\nname = '{TARGET}'\nluns = ['a']\nopen = {open}\n\
-             [group.g]\nrecord = 'rbd://rbd/{name}'\ngateway = {gateway}\ntargets = ['{TARGET}']\n\
+             [group.vms]\nrecord = 'rbd://rbd/{name}'\ngateway = {gateway}\ntargets = ['{TARGET}']\n\
              {conf}{user}{group}\n"
         )
     }
