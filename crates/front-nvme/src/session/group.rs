@@ -28,8 +28,11 @@ pub(super) fn carry_out<Fc: Face>(shard: &mut Shard<Fc>, message: GroupMessage) 
         }
         Order::Abort => abort(shard, group, &part),
         Order::Drain => {
-            if let Some(group) = shard.front.groups.get_mut(group) {
-                group.drains.push(part);
+            match shard.front.groups.get_mut(group) {
+                // The order may have waited for shards of another protocol, and its gate has opened meanwhile.
+                Some(group) if group.gate.is_open() => part.give_up(),
+                Some(group) => group.drains.push(part),
+                None => {}
             }
             return shard.front.look_drained();
         }
