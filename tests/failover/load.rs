@@ -104,7 +104,7 @@ fn an_owner_killed_at_depth_32_loses_nothing() -> Result<()> {
 fn moves(by: &Server, to: u16) -> Result<()> {
     until("the group moves", || {
         let finished = by.command(&["group", "move", "vms", &to.to_string()])?;
-        let is_there = finished.stderr.contains("owns group g already");
+        let is_there = finished.stderr.contains("owns group vms already");
         Ok(is_there || finished.status.is_some_and(|status| status.success()))
     })
 }
