@@ -281,7 +281,7 @@ fn a_shard_without_idle_time_is_named() -> Result<()> {
     let idle = verdict(&server)?;
     ensure!(idle[""]["bound_by"] == "idle" && idle["filled"]["bound_by"] == "idle", "{idle:#?}");
     // So many that a client without a processor for a while does not leave the shard without work.
-    let fill = keep(16, 0, write_same16(0, 32_768, false), vec![7; BLOCK]);
+    let fill = keep(64, 0, write_same16(0, 32_768, false), vec![7; BLOCK]);
     let load = Load::start(server.portal(), 1, 0, fill)?;
     thread::sleep(Duration::from_millis(500));
     judge(&server, &[("filled", "shard-cpu"), ("", "shard-cpu")])?;
