@@ -77,20 +77,20 @@ export function SecretCard({ user, secret }: { user: string; secret: string }) {
 
 const POLL_MS = 3000;
 
-/** Waits for the first login to a target, and says so. */
+/** Waits for logins to a target, and tells of the first one and of those that are refused: also behind it, as somebody else may try. */
 export function Waiting({ target, since }: { target: string; since: number }) {
   const there = (sessions.data.value ?? []).filter((it) => it.target === target);
-  const tries = (refused.data.value ?? []).filter((it) => it.target === target && it.time >= since);
+  const isThere = (initiator: string): boolean => there.some((it) => it.initiator === initiator);
+  const tries = (refused.data.value ?? []).filter((it) => it.target === target && it.time >= since && !isThere(it.initiator));
   const allowing = useSignal<Refused | null>(null);
   const connected = there.length > 0;
   useEffect(() => {
-    if (connected) return;
     const timer = setInterval(() => {
       void sessions.refresh();
       void refused.refresh();
     }, POLL_MS);
     return () => clearInterval(timer);
-  }, [connected]);
+  }, []);
   const first = there[0];
   return (
     <div class={`first-login ${connected ? "connected" : ""}`}>
@@ -111,7 +111,7 @@ export function Waiting({ target, since }: { target: string; since: number }) {
           </p>
         )}
       </div>
-      {!connected && tries[0] && (
+      {tries[0] && (
         <Notice tone="warn" title={`A login was refused at ${clock(tries[0].time)}`}>
           <p>
             <span class="name">{tries[0].initiator}</span> from {tries[0].address}: {tries[0].why}
