@@ -20,7 +20,7 @@ BUILD = $(CARGO) test --locked --workspace --no-run
 LINTED = RUSTC_WORKSPACE_WRAPPER=clippy-driver CLIPPY_ARGS=-Dwarnings__CLIPPY_HACKERY__
 BUILT = LUNET_BIN=$(CURDIR)/target/debug/lunet LUNET_LAB_PROGRAMS=$(CURDIR)/target/debug
 
-.PHONY: help run install packages test-packages site web test test-quick test-host host-tests lab-tests checked build-tools lab lab-guest lab-zfs test-lab test-ha test-ceph test-proxmox interoperability test-kills bench bench-lab bench-transports conformance conformance-nvme sim fuzz fuzz-long lint clean prepare
+.PHONY: help run install packages test-packages site web test test-quick test-host host-tests lab-tests sim-tests checked build-tools lab lab-guest lab-zfs test-lab test-ha test-ceph test-proxmox interoperability test-kills bench bench-lab bench-transports conformance conformance-nvme sim fuzz fuzz-long lint clean prepare
 
 help: ## show this list
 	@echo "make <target>:"
@@ -51,7 +51,7 @@ test-packages: ## install, use, upgrade, remove and purge the packages of `make 
 # What is missing is installed, and the lab's guest built, beside the compiler; its suites run beside the tests of this machine: much
 # of that is waiting.
 test: build-tools ## what test-host does, and the lab's suites without their long tests, at the same time; those on ZFS if `make lab` was run
-	@$(MAKE) --no-print-directory -k -j2 host-tests lab-tests
+	@$(MAKE) --no-print-directory -k -j2 host-tests lab-tests sim-tests
 
 test-quick: ## for every change: format, clippy, unit tests, a few real clients; needs no root
 	@scripts/install-missing
@@ -61,7 +61,7 @@ test-quick: ## for every change: format, clippy, unit tests, a few real clients;
 	$(CARGO) build --locked -p lunet
 	LUNET_BIN=$(CURDIR)/target/debug/lunet $(CARGO) test --locked -p lunet-e2e --test architecture --test docs --test clients --test volumes --test isolation
 
-test-host: host-tests ## what runs on this machine itself: lint, unit tests, real clients, short fuzzing
+test-host: host-tests sim-tests ## what runs on this machine itself: lint, unit tests, real clients, short fuzzing
 
 # One crate has examples in its documentation: to look for them in the others takes minutes.
 host-tests: checked prepare
@@ -71,7 +71,10 @@ host-tests: checked prepare
 	web/check
 	$(BUILT) scripts/limited 15 web/browser
 	$(BUILT) scripts/limited 8 tests/api-fuzz
-	scripts/limited 15 $(MAKE) sim
+
+# Of two jobs the third begins when the lab is done, beside the browser.
+sim-tests: checked
+	nice scripts/limited 20 $(MAKE) sim
 
 lab-tests: checked lab-guest
 	$(BUILT) LAB_SHORT=1 scripts/limited 55 nice lab/test
