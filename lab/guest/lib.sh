@@ -11,7 +11,8 @@ verified() {
     # Now and then fio took the node of a disk that had just been written to for a plain file, removed it, and laid a file out there:
     # then everything after it was read from that file. This makes it an error.
     case $path in /dev/*) create=0; [ -b "$path" ] || { echo "$path is not a disk"; return 1; } ;; esac
-    fio --name=verified --filename="$path" --size="$size" --allow_file_create=$create --direct=1 --ioengine=libaio --rw=randrw --bs=4k --iodepth=16 \
+    # Nobody reads what it says of disks; and its main process, which does no I/O, once ended in free() when an NVMe disk had just lost a path.
+    fio --disk_util=0 --name=verified --filename="$path" --size="$size" --allow_file_create=$create --direct=1 --ioengine=libaio --rw=randrw --bs=4k --iodepth=16 \
         --verify=crc32c --verify_fatal=1 --minimal "$@" >$out 2>&1 || { cat $out; return 1; }
 }
 
