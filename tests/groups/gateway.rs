@@ -86,6 +86,8 @@ impl Serving for Fake {
 
     fn load(&mut self, _record: &Record) {}
 
+    fn modes(&mut self, _record: &Record) {}
+
     fn attention(&mut self, _attention: Attention) {}
 
     fn access(&mut self, epoch: Epoch, access: &Access) {

@@ -62,7 +62,7 @@ impl World {
             modes: Vec::new(),
             sanitize: Sanitize::None,
         };
-        let contents = Contents { volumes: vec![volume], pending: Vec::new() };
+        let contents = Contents { volumes: vec![volume] };
         let ports = (1..=3).map(port).collect();
         let record = Record::new("iqn.2026-11.local.lunet:group", ports, contents);
         create(&place, &record).expect("a new group");

@@ -27,7 +27,9 @@ mod world;
 pub use access::{Access, Guard, Initiators, Objection, User};
 pub use config::{Config, Layout, MAX_DISCOVERY, TargetEntry, VolumeEntry};
 pub use entrance::{Entrance, Fate, Visitor};
-pub use group::{Execution, FAMILIES, GroupError, GroupHandle, GroupRequest, volume_of};
+pub use group::{
+    Execution, FAMILIES, GroupError, GroupHandle, GroupRequest, Keep, Kept, volume_of,
+};
 pub use ports::PortsError;
 pub use session::{Protocol, RdmaPath, SessionInfo, refusals, sanitations};
 pub use world::{LogicalUnit, World};

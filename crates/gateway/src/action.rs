@@ -151,7 +151,7 @@ pub enum Notice {
     },
 }
 
-/// A request on reservations.
+/// A request that changes the record: on reservations, or, of an initiator here, on mode pages and marks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Request {
     /// Of an initiator here, by the caller's number.
@@ -199,7 +199,7 @@ pub enum Input {
     IoFailed(OpId, Failure),
     /// An administrator wants something.
     Order(Order),
-    /// PERSISTENT RESERVE OUT of an initiator here.
+    /// PERSISTENT RESERVE OUT of an initiator here; or mode pages or a mark that are to be kept.
     Reserve(u64, Vec<u8>),
     /// PERSISTENT RESERVE IN of an initiator here.
     Report(u64),
@@ -255,6 +255,8 @@ pub enum Action {
     AbortConnections,
     /// Take up reservations, mode pages, marks and pending unit attentions. The gate opens next.
     Load(Box<Record>),
+    /// Report the mode pages of the record from here on: this gateway does not own the group.
+    Modes(Box<Record>),
     /// Raise a unit attention.
     Attention(Attention),
     /// Report these access states from here on.

@@ -6,8 +6,8 @@ use lunet_reservations::{Kind, MAX_REGISTRATIONS};
 
 use crate::bytes::{Reader, Writer};
 use crate::record::{
-    Contents, Invalid, MAX_ATTENTIONS, MAX_MODES, MAX_NAME, MAX_PORTS, MAX_REGISTRANT, MAX_VOLUMES,
-    Owner, Pending, Port, Record, Registered, Reserved, Sanitize, Volume,
+    Contents, Invalid, MAX_MODES, MAX_NAME, MAX_PORTS, MAX_REGISTRANT, MAX_VOLUMES, Owner, Port,
+    Record, Registered, Reserved, Sanitize, Volume,
 };
 use crate::{ClientName, Epoch, GatewayId};
 
@@ -133,16 +133,10 @@ impl Contents {
             to.bytes(&volume.modes);
             to.u8(match volume.sanitize {
                 Sanitize::None => 0,
-                Sanitize::Sanitizing => 1,
+                Sanitize::Sanitizing { restricted: true } => 1,
                 Sanitize::Formatting => 2,
+                Sanitize::Sanitizing { restricted: false } => 3,
             });
-        }
-        to.u16(self.pending.len() as u16);
-        for Pending { volume, nexus, asc } in &self.pending {
-            to.u8(*volume);
-            to.bytes(nexus.0.as_bytes());
-            to.bytes(&nexus.1);
-            to.0.extend(asc);
         }
     }
 
@@ -157,16 +151,12 @@ impl Contents {
                 modes: from.bytes(MAX_MODES)?.into(),
                 sanitize: match from.u8()? {
                     0 => Sanitize::None,
-                    1 => Sanitize::Sanitizing,
+                    1 => Sanitize::Sanitizing { restricted: true },
                     2 => Sanitize::Formatting,
+                    3 => Sanitize::Sanitizing { restricted: false },
                     _ => return Err(Malformed::Value),
                 },
             });
-        }
-        for _ in 0..from.count(MAX_ATTENTIONS)? {
-            let volume = from.u8()?;
-            let nexus = (from.text(MAX_NAME)?, from.bytes(MAX_REGISTRANT)?.into());
-            contents.pending.push(Pending { volume, nexus, asc: from.array()? });
         }
         Ok(contents)
     }

@@ -342,7 +342,11 @@ impl Gateway {
             }
         }
         let known = self.record.as_deref();
-        if known.is_some_and(|known| !known.contents.reserved_as(&record.contents)) {
+        let reserved = known.is_none_or(|known| known.contents.reserved_as(&record.contents));
+        if known.is_none_or(|known| !known.contents.has_modes_of(&record.contents)) {
+            self.act(Action::Modes(record.clone()));
+        }
+        if !reserved {
             self.act(Action::Attention(Attention::ReservationsChanged));
         }
         self.record = Some(record);

@@ -11,8 +11,6 @@ use crate::{ClientName, Epoch, GatewayId};
 pub const MAX_VOLUMES: usize = 32;
 /// Target ports of a group at the most.
 pub const MAX_PORTS: usize = 64;
-/// Unit attentions that wait in the record at the most.
-pub const MAX_ATTENTIONS: usize = 256;
 /// Bytes of a volume's saved mode pages at the most.
 pub const MAX_MODES: usize = 1024;
 /// Bytes of a forwarded request or of its answer at the most.
@@ -66,8 +64,6 @@ pub struct Port {
 pub struct Contents {
     /// The volumes, each once.
     pub volumes: Vec<Volume>,
-    /// Unit attentions of nexuses through other gateways than the owner that were not reported yet.
-    pub pending: Vec<Pending>,
 }
 
 /// A volume of the group.
@@ -81,7 +77,7 @@ pub struct Volume {
     pub serial: String,
     /// Its persistent reservations.
     pub reserved: Reserved,
-    /// Its saved mode pages, as MODE SELECT gave them.
+    /// What MODE SELECT has changed, in the words of whoever serves SCSI; empty: nothing.
     pub modes: Vec<u8>,
     /// The mark of SANITIZE and FORMAT UNIT.
     pub sanitize: Sanitize,
@@ -94,7 +90,10 @@ pub enum Sanitize {
     #[default]
     None,
     /// SANITIZE was begun: the volume is not to be used until one has succeeded.
-    Sanitizing,
+    Sanitizing {
+        /// EXIT FAILURE MODE does not make it usable again.
+        restricted: bool,
+    },
     /// FORMAT UNIT was begun: the same.
     Formatting,
 }
@@ -113,6 +112,17 @@ pub struct Reserved {
     pub holder: Option<u16>,
 }
 
+/// A change of a volume that only its group's owner makes.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Change {
+    /// Its reservations are these.
+    Reserved(Reserved),
+    /// Its mode pages are these.
+    Modes(Vec<u8>),
+    /// Its mark is this.
+    Sanitize(Sanitize),
+}
+
 /// A registration.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Registered {
@@ -122,17 +132,6 @@ pub struct Registered {
     pub name: Vec<u8>,
     /// The reservation key, never 0.
     pub key: u64,
-}
-
-/// A unit attention that a nexus has not been told yet.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Pending {
-    /// The volume's place in the list.
-    pub volume: u8,
-    /// The registrant's protocol and name.
-    pub nexus: (String, Vec<u8>),
-    /// Additional sense code and qualifier.
-    pub asc: [u8; 2],
 }
 
 /// What is wrong with a record.
@@ -235,8 +234,8 @@ impl Record {
 
 impl Contents {
     fn check(&self) -> Result<(), Invalid> {
-        if self.volumes.len() > MAX_VOLUMES || self.pending.len() > MAX_ATTENTIONS {
-            return Err(Invalid("too many volumes or unit attentions"));
+        if self.volumes.len() > MAX_VOLUMES {
+            return Err(Invalid("too many volumes"));
         }
         for (at, volume) in self.volumes.iter().enumerate() {
             let twice = self.volumes[..at].iter().any(|other| other.image == volume.image);
@@ -246,15 +245,23 @@ impl Contents {
             }
             volume.reserved.check()?;
         }
-        let beyond = |pending: &Pending| {
-            usize::from(pending.volume) >= self.volumes.len()
-                || pending.nexus.0.len() > MAX_NAME
-                || pending.nexus.1.len() > MAX_REGISTRANT
-        };
-        if self.pending.iter().any(beyond) {
-            return Err(Invalid("a unit attention"));
-        }
         Ok(())
+    }
+
+    /// Has a volume changed. False if there is no such volume.
+    pub fn change(&mut self, naa: [u8; 16], change: Change) -> bool {
+        let Some(volume) = self.volumes.iter_mut().find(|it| it.naa == naa) else { return false };
+        match change {
+            Change::Reserved(reserved) => volume.reserved = reserved,
+            Change::Modes(modes) => volume.modes = modes,
+            Change::Sanitize(sanitize) => volume.sanitize = sanitize,
+        }
+        true
+    }
+
+    /// Whether the mode pages of both are the same.
+    pub(crate) fn has_modes_of(&self, other: &Self) -> bool {
+        self.volumes.iter().map(|it| &it.modes).eq(other.volumes.iter().map(|it| &it.modes))
     }
 
     /// Whether the reservations of both are the same, key by key.

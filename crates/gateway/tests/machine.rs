@@ -5,7 +5,8 @@ use std::time::Duration;
 use lunet_gateway::{
     Access, AccessState, Ack, Action, Admission, Answer, Attention, ClientName, Condition, Config,
     Contents, Epoch, Failure, Gateway, GatewayId, Input, LONG_ENOUGH, Message, Notice, NotifyId,
-    OpId, Order, Owner, Port, Record, Refusal, Reply, Request, Response, TEN_YEARS,
+    OpId, Order, Owner, Port, Record, Refusal, Reply, Request, Reserved, Response, Sanitize,
+    TEN_YEARS, Volume,
 };
 
 const SECOND: Duration = Duration::from_secs(1);
@@ -576,4 +577,40 @@ fn a_report_reads_the_record() {
     newer.revision = 9;
     let actions = bench.done(op.unwrap(), Ok(Reply::Record(bytes(&newer))));
     assert_eq!(actions, [Action::Answer(3, Answer::Record(Box::new(newer)))]);
+}
+
+#[test]
+fn a_standby_reports_the_mode_pages_of_each_record_once() {
+    let kept = |revision: u64, modes: &[u8]| {
+        let mut record = Record { revision, ..record(4, Some(2)) };
+        let reserved = Reserved::default();
+        record.contents.volumes = vec![Volume {
+            image: "rbd/image".into(),
+            naa: [6; 16],
+            serial: String::new(),
+            reserved,
+            modes: modes.to_vec(),
+            sanitize: Sanitize::None,
+        }];
+        record
+    };
+    let mut bench = Bench::standby(&kept(7, &[1]));
+    let mut reported = |revision, modes: &[u8]| {
+        let changed = Input::Notified(NotifyId(revision), Message::Changed(Epoch(4)).encode());
+        let actions = bench.input(changed);
+        let read = actions.iter().find_map(|action| match action {
+            Action::ReadRecord(op) => Some(*op),
+            _ => None,
+        });
+        let record = bytes(&kept(revision, modes));
+        let actions = bench.done(read.expect("it reads"), Ok(Reply::Record(record))).into_iter();
+        let modes = actions.filter_map(|action| match action {
+            Action::Modes(record) => Some(record.contents.volumes[0].modes.clone()),
+            _ => None,
+        });
+        modes.collect::<Vec<_>>()
+    };
+    assert_eq!(reported(8, &[1]), Vec::<Vec<u8>>::new(), "they are known");
+    assert_eq!(reported(9, &[3]), [[3]]);
+    assert_eq!(reported(9, &[1]), Vec::<Vec<u8>>::new(), "it is no newer record");
 }

@@ -2,7 +2,7 @@
 
 use lunet_gateway::{
     Access, AccessState, ClientName, Contents, Epoch, GatewayId, MAX_VOLUMES, Malformed, Message,
-    Owner, Pending, Port, Record, Registered, Reserved, Response, Sanitize, Volume,
+    Owner, Port, Record, Registered, Reserved, Response, Sanitize, Volume,
 };
 use lunet_reservations::{Kind, Register, Registrant, Reservations};
 use proptest::collection::vec;
@@ -32,7 +32,7 @@ fn reserved() -> impl Strategy<Value = Reserved> {
 }
 
 fn volume() -> impl Strategy<Value = (Reserved, Vec<u8>, u8, [u8; 16], String)> {
-    (reserved(), vec(any::<u8>(), 0..40), 0_u8..3, any::<[u8; 16]>(), "[a-z0-9]{0,20}")
+    (reserved(), vec(any::<u8>(), 0..40), 0_u8..4, any::<[u8; 16]>(), "[a-z0-9]{0,20}")
 }
 
 prop_compose! {
@@ -43,20 +43,22 @@ prop_compose! {
         id in 0_u16..4,
         target in "[a-z.:]{1,60}",
         volumes in vec(volume(), 0..4),
-        pending in vec((0_u8..4, vec(any::<u8>(), 0..9), any::<[u8; 2]>()), 0..4),
     ) -> Record {
         let client = ClientName { address: format!("192.0.2.{id}:0/7"), lock: "client.7".into() };
         let owned = Owner { gateway: GatewayId(id), client };
         let ports = (0..4).map(|n| Port { gateway: GatewayId(n), group: n + 1, relative: n + 1 });
-        let sanitize = [Sanitize::None, Sanitize::Sanitizing, Sanitize::Formatting];
+        let sanitize = [
+            Sanitize::None,
+            Sanitize::Sanitizing { restricted: true },
+            Sanitize::Sanitizing { restricted: false },
+            Sanitize::Formatting,
+        ];
         let volumes: Vec<_> = volumes.into_iter().enumerate().map(|(at, volume)| {
             let (reserved, modes, mark, naa, serial) = volume;
             let image = format!("rbd/image{at}");
             Volume { image, naa, serial, reserved, modes, sanitize: sanitize[usize::from(mark)] }
         }).collect();
-        let pending = pending.into_iter().filter(|(at, ..)| usize::from(*at) < volumes.len());
-        let pending = pending.map(|(volume, name, asc)| Pending { volume, nexus: ("nexus".into(), name), asc });
-        let contents = Contents { pending: pending.collect(), volumes };
+        let contents = Contents { volumes };
         Record {
             epoch: Epoch(epoch),
             revision,

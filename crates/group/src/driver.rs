@@ -353,6 +353,7 @@ impl Driver {
             Action::StopAnswering(gate) => serving.stop_answering(gate),
             Action::AbortConnections => serving.abort_connections(),
             Action::Load(record) => serving.load(&record),
+            Action::Modes(record) => serving.modes(&record),
             Action::Attention(attention) => serving.attention(attention),
             Action::Access(epoch, access) => serving.access(epoch, &access),
             Action::Drain(op) => serving.drain(Drained { op, sender: self.sender.clone() }),

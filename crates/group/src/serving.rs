@@ -64,6 +64,9 @@ pub trait Serving: Send {
     /// Reservations, mode pages, marks and unit attentions of the record are taken up. The gate opens next.
     fn load(&mut self, record: &Record);
 
+    /// The mode pages of the record are reported, by a gateway that does not own the group.
+    fn modes(&mut self, record: &Record);
+
     /// A unit attention for each nexus.
     fn attention(&mut self, attention: Attention);
 

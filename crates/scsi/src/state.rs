@@ -305,9 +305,9 @@ impl UnitState {
         self.has(WRITE_THROUGH)
     }
 
-    /// A reset of the unit.
-    pub fn reset(&self) {
-        self.set(RESET, false);
+    /// A reset of the unit: mode parameters that are not saved are the default ones again. True if they were others.
+    pub fn reset(&self) -> bool {
+        self.set(RESET, false)
     }
 
     /// The room that the volume takes and could take, when it was looked at last.

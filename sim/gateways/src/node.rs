@@ -270,7 +270,7 @@ impl World {
                 }
             }
             Action::Load(record) => self.load(gateway, &record),
-            Action::Attention(_) => {}
+            Action::Modes(_) | Action::Attention(_) => {}
             Action::Access(epoch, access) => {
                 let known = self.access.entry(epoch).or_insert_with(|| access.clone());
                 if *known != access {

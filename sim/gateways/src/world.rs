@@ -160,7 +160,7 @@ fn first_record(gateways: usize) -> Vec<u8> {
         sanitize: Sanitize::None,
     };
     let volumes = (0..VOLUMES).map(volume).collect();
-    let contents = Contents { volumes, pending: Vec::new() };
+    let contents = Contents { volumes };
     let ports = (0..gateways).map(port).collect();
     Record::new("iqn.2026-11.local:group", ports, contents).encode().expect("it makes sense")
 }

@@ -1,23 +1,32 @@
-//! PERSISTENT RESERVE IN and OUT of a failover group's initiators: its owner answers them, through the group's thread.
+//! PERSISTENT RESERVE IN and OUT of a failover group's initiators: its owner answers them, through the group's thread. And what
+//! the owner keeps in the group's record, of MODE SELECT and SANITIZE.
 
 use lunet_gateway::Record;
 use lunet_scsi::reserve::{FAMILY, Request};
-use lunet_scsi::{Code, ParameterKind, Reply, Sense, status};
-use lunet_volume::{Kind, OperationId, VolumeId};
+use lunet_scsi::{Code, Modes, ParameterKind, Reply, Sanitation, Sense, Unit, status};
+use lunet_volume::{Kind, OperationId, Plain, VolumeId, Work};
 
 use super::gate::Held;
 use super::task::{Job, Owner};
 use super::{Engine, respond};
 use crate::connection::{Conn, Conns};
-use crate::group::{Body, GroupRequest, Said, TakesRequests, naa_of, report};
+use crate::group::{Body, GroupRequest, Keep, Kept, Said, TakesRequests, naa_of, report};
 use lunet_server::conn::{ConnId, Phase};
 
 /// State of [`Job::Forwarded`].
 pub struct Forwarded {
     /// What it is answered by.
     ticket: u64,
-    /// What a report is about.
-    report: Option<Request>,
+    what: What,
+}
+
+enum What {
+    Change,
+    Report(Request),
+    /// Mode parameters are in force when it is answered. `flushes`: they have been switched to no cache.
+    Modes {
+        flushes: bool,
+    },
 }
 
 impl Engine {
@@ -42,7 +51,7 @@ impl Engine {
         let ticket = self.core.next_serial();
         let command = &mut self.exec.operations[id].command;
         (command.owner, command.lun) = (Some(owner), lun);
-        command.job = Job::Forwarded(Forwarded { ticket, report: Some(request.clone()) });
+        command.job = Job::Forwarded(Forwarded { ticket, what: What::Report(request.clone()) });
         conn.front.set_task(owner.tag, Some(id));
         takes(GroupRequest::Report(ticket));
         true
@@ -68,7 +77,7 @@ impl Engine {
         match body.encode() {
             Some(body) => {
                 let ticket = self.core.next_serial();
-                let forwarded = Forwarded { ticket, report: None };
+                let forwarded = Forwarded { ticket, what: What::Change };
                 self.exec.operations[id].command.job = Job::Forwarded(forwarded);
                 takes(GroupRequest::Reserve(ticket, body));
             }
@@ -81,12 +90,18 @@ impl Engine {
     /// The group's thread has answered. Returns the connection that is to be aborted, if nothing can be said.
     pub fn group_answers(&mut self, conns: &mut Conns, ticket: u64, said: Said) -> Option<ConnId> {
         let waits = |job: &Job| matches!(job, Job::Forwarded(it) if it.ticket == ticket);
-        // It is a command of another shard, or was aborted meanwhile.
-        let id = self.exec.operations.find(|task| waits(&task.command.job))?;
+        let Some(id) = self.exec.operations.find(|task| waits(&task.command.job)) else {
+            self.mark_kept(conns, ticket, &said);
+            return None;
+        };
         let Owner { slot, tag } = self.exec.operations[id].command.owner?;
         let conn = conns.get_mut(slot)?;
         let (code, sense) = match said {
             Said::Nothing => return Some(slot),
+            Said::Status(status::GOOD, _) if self.is_modes(id) => {
+                self.modes_kept(conn, id);
+                return None;
+            }
             Said::Status(code, sense) => (code, sense),
             Said::Record(record) => match self.report_by(conn, id, &record) {
                 Some(reply) if reply.status == status::GOOD => {
@@ -109,10 +124,104 @@ impl Engine {
         None
     }
 
+    /// Mode parameters of a group's volume have come: they are kept in the record, and take effect with that. False if it is
+    /// none.
+    pub(super) fn hand_over_modes(&mut self, conn: &Conn, id: OperationId, modes: Modes) -> bool {
+        let Some(takes) = self.takes_requests(conn) else { return false };
+        let Some(session) = &conn.front.session else { return false };
+        let nexus = session.id.registrant().name_in(FAMILY).unwrap_or_default().to_vec();
+        let slot = self.exec.operations[id].requests.volume;
+        let unit = &self.exec.storage.volumes[slot].core.face.unit;
+        let flushes = unit.state.modes().write_cache && !modes.write_cache;
+        let keep = Keep { naa: naa_of(unit), what: Kept::Modes(modes, nexus) };
+        let ticket = self.core.next_serial();
+        let forwarded = Forwarded { ticket, what: What::Modes { flushes } };
+        self.exec.operations[id].command.job = Job::Forwarded(forwarded);
+        takes(GroupRequest::Reserve(ticket, keep.encode()));
+        true
+    }
+
+    fn is_modes(&self, id: OperationId) -> bool {
+        let job = &self.exec.operations[id].command.job;
+        matches!(job, Job::Forwarded(Forwarded { what: What::Modes { .. }, .. }))
+    }
+
+    /// They have taken effect.
+    fn modes_kept(&mut self, conn: &mut Conn, id: OperationId) {
+        let job = std::mem::replace(&mut self.exec.operations[id].command.job, Job::Storage);
+        let slot = self.exec.operations[id].requests.volume;
+        let through = self.exec.storage.volumes[slot].core.face.unit.write_through();
+        let flushes =
+            matches!(job, Job::Forwarded(Forwarded { what: What::Modes { flushes: true }, .. }));
+        // Nobody flushes any more what was written before.
+        self.set_work(
+            id,
+            if flushes && through { Work::Plain(Plain::flush()) } else { Work::None },
+        );
+        self.pump(conn, id);
+    }
+
+    /// Has the mark of SANITIZE or FORMAT UNIT kept in the record of the volume's group. False if it is in none.
+    pub(super) fn hand_over_mark(
+        &self,
+        (slot, unit): (VolumeId, &Unit),
+        stands: Sanitation,
+        ticket: u64,
+    ) -> bool {
+        if self.groups.is_empty() {
+            return false;
+        }
+        let group = self.groups.of_volume(&self.world, slot).and_then(|id| self.groups.get(id));
+        let Some(takes) = group.and_then(|group| group.takes.as_ref()) else { return false };
+        let keep = Keep { naa: naa_of(unit), what: Kept::Sanitation(stands) };
+        takes(GroupRequest::Reserve(ticket, keep.encode()));
+        true
+    }
+
+    /// The group's thread has answered, and no command waits for that: it was aborted, is one of another shard, or a mark is
+    /// kept, or is to be tried again.
+    fn mark_kept(&mut self, conns: &mut Conns, ticket: u64, said: &Said) {
+        let marks = |job: &Job| matches!(job, Job::Sanitize(job) if job.ticket == Some(ticket));
+        let Some(id) = self.exec.operations.find(|task| marks(&task.command.job)) else {
+            return self.reset_kept(ticket, said);
+        };
+        match said {
+            Said::Status(status::GOOD, _) => self.marked(conns, id, true),
+            Said::Status(..) => self.mark_later(id),
+            // This gateway is about to give the operation up.
+            Said::Record(_) | Said::Nothing => {}
+        }
+    }
+
+    /// A reset has made the mode parameters of a volume the default ones: so they are in the record of its group. Nobody waits
+    /// for that.
+    pub fn modes_were_reset(&mut self, slot: VolumeId) {
+        let Some(id) = self.groups.of_volume(&self.world, slot) else { return };
+        let Some(group) = self.groups.get(id).filter(|group| group.gate.is_open()) else { return };
+        let Some(takes) = group.takes.clone() else { return };
+        let unit = &self.exec.storage.volumes[slot].core.face.unit;
+        let keep = Keep { naa: naa_of(unit), what: Kept::Modes(unit.state.modes(), Vec::new()) };
+        let ticket = self.core.next_serial();
+        self.resets.retain(|(_, volume)| *volume != slot);
+        self.resets.push((ticket, slot));
+        takes(GroupRequest::Reserve(ticket, keep.encode()));
+    }
+
+    /// The group's thread has answered one of those. While another change is under way it is asked again, as long as this
+    /// gateway owns the group.
+    fn reset_kept(&mut self, ticket: u64, said: &Said) {
+        let Some(at) = self.resets.iter().position(|(waits, _)| *waits == ticket) else { return };
+        let (_, volume) = self.resets.swap_remove(at);
+        if matches!(said, Said::Status(code, _) if *code != status::GOOD) {
+            self.modes_were_reset(volume);
+        }
+    }
+
     /// What a report that waits says by the group's record.
     fn report_by(&self, conn: &Conn, id: OperationId, record: &Record) -> Option<Reply> {
         let task = &self.exec.operations[id];
-        let Job::Forwarded(Forwarded { report: Some(request), .. }) = &task.command.job else {
+        let Job::Forwarded(Forwarded { what: What::Report(request), .. }) = &task.command.job
+        else {
             return None;
         };
         let session = conn.front.session.as_ref()?;

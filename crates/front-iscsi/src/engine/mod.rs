@@ -25,7 +25,7 @@ use lunet_block::{Completion, Error, Op};
 use lunet_ring::Payload;
 use lunet_scsi::Attention;
 use lunet_scsi::copy::Outcome;
-use lunet_volume::{BACKLOG_HIGH, OperationId, Progress};
+use lunet_volume::{BACKLOG_HIGH, OperationId, Progress, VolumeId};
 
 use self::answer::{respond, respond_sense, wanted};
 use self::copy::Copies;
@@ -59,6 +59,8 @@ pub struct Engine {
     pub draining: bool,
     /// Commands of groups that wait for a change of reservations, in their order.
     pub held: Vec<Held>,
+    /// Volumes of groups whose mode parameters were reset, which is not in the record yet, with what that is answered by.
+    pub resets: Vec<(u64, VolumeId)>,
 }
 
 impl Deref for Engine {
@@ -88,6 +90,7 @@ impl Engine {
             groups: Groups::default(),
             draining: false,
             held: Vec::new(),
+            resets: Vec::new(),
         }
     }
 

@@ -197,6 +197,9 @@ impl Engine {
     /// then, and is answered last; if it cannot be kept, nothing has changed. Until it takes effect others write with
     /// the cache; the flush that follows covers that.
     pub(super) fn set_modes(&mut self, conn: &Conn, id: OperationId, modes: Modes) {
+        if self.hand_over_modes(conn, id, modes) {
+            return;
+        }
         let task = &mut self.local.exec.operations[id];
         let core = self.local.exec.storage.volumes[task.requests.volume].core.clone();
         let before = core.face.unit.state.modes();

@@ -30,7 +30,7 @@ pub struct Sanitizing {
 enum Step {
     /// Waits until the volume is its own.
     Hold,
-    /// The mark is being made stable.
+    /// The mark is being made stable, on this machine or in the record of a failover group.
     Mark,
     /// Works on the blocks, until the mark must go.
     Work,
@@ -106,9 +106,10 @@ impl Engine {
 
     /// Has the mark made or taken away, and waits for that in `then`.
     fn order_mark(&mut self, conns: &mut Conns, id: OperationId, mark: Sanitation, then: Step) {
-        let volume =
-            self.exec.storage.volumes[self.exec.operations[id].requests.volume].core.clone();
+        let slot = self.exec.operations[id].requests.volume;
+        let volume = self.exec.storage.volumes[slot].core.clone();
         let ticket = self.core.next_serial();
+        let of_group = self.hand_over_mark((slot, &volume.face.unit), mark, ticket);
         let kept = volume.store.is_some();
         if kept && !keeper::mark(&self.core, &volume, mark, (self.number, ticket)) {
             // The keeper has too much to do.
@@ -118,9 +119,17 @@ impl Engine {
             job.step = then;
             job.ticket = Some(ticket);
         }
-        if !kept {
+        if !kept && !of_group {
             self.marked(conns, id, true);
         }
+    }
+
+    /// The mark cannot be kept just now.
+    pub(super) fn mark_later(&mut self, id: OperationId) {
+        let Job::Sanitize(job) = &mut self.exec.operations[id].command.job else { return };
+        job.ticket = None;
+        job.step = if job.step == Step::Mark { Step::Hold } else { Step::Work };
+        self.exec.queue(id);
     }
 
     /// The keeper has answered.

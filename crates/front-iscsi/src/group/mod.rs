@@ -8,6 +8,7 @@
 //! `front-nvme` has the same for groups of subsystems: there a connection has no ping, and ANA takes the place of target port
 //! groups. Whoever has a group in both gives each order to both.
 
+mod keep;
 mod request;
 
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -21,6 +22,7 @@ use lunet_scsi::reserve::{self, TargetPort};
 use lunet_server::part::Part;
 use lunet_volume::VolumeId;
 
+pub use self::keep::{Keep, Kept};
 use self::request::Prepared;
 pub use self::request::{
     Body, Execution, FAMILIES, GroupRequest, Said, TakesRequests, naa_of, report, volume_of,

@@ -2,13 +2,14 @@
 
 use std::sync::{Arc, PoisonError};
 
-use lunet_gateway::{Answer, MAX_BODY, Record, Reserved, Sanitize};
+use lunet_gateway::{Answer, MAX_BODY, Record, Reserved};
 use lunet_reservations::{HOST, Registrant, Reservations, Saved};
 use lunet_scsi::reserve::{FAMILY, NexusId, Outcome, Port, Request};
-use lunet_scsi::{Action, ParameterKind, Parameters, Reply, Sanitation, SenseFormat, Unit, status};
+use lunet_scsi::{Action, ParameterKind, Parameters, Reply, SenseFormat, Unit, status};
 use lunet_server::part::Part;
 use lunet_volume::VolumeId;
 
+use super::keep::sanitation;
 use super::{GroupError, GroupHandle, Order, volumes_of};
 use crate::keeper::aborts;
 use crate::message::{Message, Preempted, is_initiator};
@@ -17,7 +18,7 @@ use crate::world::ScsiVolume;
 /// A command of an initiator here, which waits for [`GroupHandle::answer`].
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum GroupRequest {
-    /// PERSISTENT RESERVE OUT, by its number: [`Input::Reserve`](lunet_gateway::Input::Reserve).
+    /// PERSISTENT RESERVE OUT, or what is to be [kept](super::Keep), by its number: [`Input::Reserve`](lunet_gateway::Input::Reserve).
     Reserve(u64, Vec<u8>),
     /// PERSISTENT RESERVE IN, by its number: [`Input::Report`](lunet_gateway::Input::Report).
     Report(u64),
@@ -234,7 +235,7 @@ impl GroupHandle {
     }
 
     /// The group's volume with this designator.
-    fn volume(&self, naa: [u8; 16]) -> Option<(VolumeId, Arc<ScsiVolume>)> {
+    pub(super) fn volume(&self, naa: [u8; 16]) -> Option<(VolumeId, Arc<ScsiVolume>)> {
         let world = self.handle.world();
         let own = volumes_of(&world, &self.targets).into_iter();
         let mut own = own.filter_map(|slot| Some((slot, world.volume(slot)?.clone())));
@@ -273,30 +274,35 @@ impl GroupHandle {
         }
     }
 
-    /// Takes up what a record says of reservations and of SANITIZE, before the gate opens. Volumes that it does not have
-    /// stay as they are. Mode pages are not taken up.
+    /// The volumes of a record, with what it says of them.
+    pub(super) fn in_record<'r>(
+        &self,
+        record: &'r Record,
+    ) -> impl Iterator<Item = (Arc<ScsiVolume>, &'r lunet_gateway::Volume)> {
+        let world = self.handle.world();
+        let slots = volumes_of(&world, &self.targets).into_iter();
+        slots.filter_map(move |slot| {
+            let volume = world.volume(slot)?.clone();
+            let naa = naa_of(&volume.face.unit);
+            Some((volume, record.contents.volumes.iter().find(|it| it.naa == naa)?))
+        })
+    }
+
+    /// Takes up what a record says of reservations, mode pages and SANITIZE, before the gate opens. Volumes that it does not
+    /// have stay as they are.
     ///
     /// # Errors
     /// [`GroupError::Contradiction`]: reservations of volumes before that one were taken up.
     pub fn load(&self, record: &Record) -> Result<(), GroupError> {
-        let world = self.handle.world();
-        for slot in volumes_of(&world, &self.targets) {
-            let Some(volume) = world.volume(slot) else { continue };
-            let naa = naa_of(&volume.face.unit);
-            let Some(kept) = record.contents.volumes.iter().find(|it| it.naa == naa) else {
-                continue;
-            };
+        self.modes(record);
+        for (volume, kept) in self.in_record(record) {
             let wrong = || GroupError::Contradiction(volume.name.clone());
             let saved = kept.reserved.saved(&FAMILIES).map_err(|_| wrong())?;
             let taken = |state: &mut Reservations| {
                 (state.take_up(saved, kept.reserved.generation), Vec::new())
             };
             volume.reservations.change(taken).0.map_err(|_| wrong())?;
-            volume.face.unit.state.end_sanitize(match kept.sanitize {
-                Sanitize::None => Sanitation::None,
-                Sanitize::Sanitizing => Sanitation::Failed { restricted: true },
-                Sanitize::Formatting => Sanitation::Unformatted,
-            });
+            volume.face.unit.state.end_sanitize(sanitation(kept.sanitize));
         }
         Ok(())
     }

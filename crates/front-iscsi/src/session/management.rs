@@ -203,11 +203,13 @@ fn clear_everywhere(
     }
     shard.front.asked.push(left.clone());
     if cause != Cause::ClearTaskSet {
-        for volume in clear.volumes.iter() {
-            let volume = &shard.front.exec.storage.volumes[volume.volume].core;
+        for at in clear.volumes.iter() {
+            let volume = &shard.front.exec.storage.volumes[at.volume].core;
             reservations::reset(volume);
             // Mode parameters are the default ones again (SPC-5 5.6.3).
-            volume.face.unit.state.reset();
+            if volume.face.unit.state.reset() {
+                shard.front.modes_were_reset(at.volume);
+            }
         }
     }
     clear_here(shard, &clear, Some((slot, function)));

@@ -22,17 +22,17 @@ const PREEMPT_AND_ABORT: u8 = 5;
 const WRITE_EXCLUSIVE: u8 = 1;
 
 /// Where a group's thread would get its requests.
-fn requests_of(group: &GroupHandle) -> Receiver<GroupRequest> {
+pub fn requests_of(group: &GroupHandle) -> Receiver<GroupRequest> {
     let (sender, requests) = sync_channel(64);
     wait(|done| group.take_requests(move |request| sender.send(request).expect("room"), done));
     requests
 }
 
-fn next(requests: &Receiver<GroupRequest>) -> GroupRequest {
+pub fn next(requests: &Receiver<GroupRequest>) -> GroupRequest {
     requests.recv_timeout(Duration::from_secs(30)).expect("a request comes")
 }
 
-fn change(requests: &Receiver<GroupRequest>) -> (u64, Vec<u8>) {
+pub fn change(requests: &Receiver<GroupRequest>) -> (u64, Vec<u8>) {
     match next(requests) {
         GroupRequest::Reserve(id, body) => (id, body),
         other => panic!("{other:?}"),
@@ -172,7 +172,7 @@ fn a_nexus_of_another_gateway_registers_and_preempts() {
             modes: Vec::new(),
             sanitize: Sanitize::None,
         };
-        let contents = Contents { volumes: vec![volume], pending: Vec::new() };
+        let contents = Contents { volumes: vec![volume] };
         let record = Record::new(TARGET, ports(), contents);
         let report = |client: &mut Client, action: u8| {
             let cdb = [0x5E, action, 0, 0, 0, 0, 0, 0, 255, 0];
@@ -240,7 +240,7 @@ fn a_record_is_taken_up_before_the_gate_opens() {
             modes: Vec::new(),
             sanitize: Sanitize::None,
         };
-        let contents = Contents { volumes: vec![volume], pending: Vec::new() };
+        let contents = Contents { volumes: vec![volume] };
         let mut record = Record::new(TARGET, ports(), contents);
         let mut other = Client::login(address, 2);
         group.load(&record).expect("it makes sense");
@@ -248,7 +248,7 @@ fn a_record_is_taken_up_before_the_gate_opens() {
         until("its ping is answered", || other.read(0, 0, 1).0 == GOOD);
         assert_eq!(other.write(0, 0, vec![1; 512]), CONFLICT);
         until("its ping is answered", || here.write(0, 0, vec![1; 512]) == GOOD);
-        record.contents.volumes[0].sanitize = Sanitize::Sanitizing;
+        record.contents.volumes[0].sanitize = Sanitize::Sanitizing { restricted: true };
         group.load(&record).expect("it makes sense");
         assert_eq!(sense(&crate::groups::ready(&mut here)), [3, 0x31, 0x03]);
         drop((here, other));

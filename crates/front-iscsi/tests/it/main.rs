@@ -9,6 +9,7 @@ mod exclusive;
 mod failing_storage;
 mod greedy_clients;
 mod group_reservations;
+mod group_units;
 mod groups;
 mod hung_lun;
 mod live;

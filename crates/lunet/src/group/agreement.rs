@@ -115,7 +115,7 @@ pub(super) fn record_of(
     };
     let volumes = volumes.iter().map(volume).collect();
     let ports = (1..=gateways).map(port).collect();
-    Record::new(&target, ports, Contents { volumes, pending: Vec::new() })
+    Record::new(&target, ports, Contents { volumes })
 }
 
 #[cfg(test)]

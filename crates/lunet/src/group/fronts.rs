@@ -4,7 +4,7 @@ use std::sync::mpsc::sync_channel;
 use std::sync::{Arc, PoisonError};
 
 use anyhow::{Context, Result};
-use lunet_front_iscsi::{FAMILIES, GroupRequest, LogicalUnit};
+use lunet_front_iscsi::{FAMILIES, GroupRequest, Keep, LogicalUnit};
 use lunet_front_nvme::{GroupRequest as NvmeRequest, Members, busy_answer};
 use lunet_gateway::{Access, Answer, Attention, Gate, GatewayId, Port, Record, Reserved};
 use lunet_group::Handle;
@@ -142,6 +142,16 @@ impl Fronts {
     /// The record contradicts itself.
     pub(super) fn load(&self, record: &Record) -> Result<(), lunet_front_iscsi::GroupError> {
         self.iscsi.load(record)
+    }
+
+    /// Nexuses are told which mode pages the record has.
+    pub(super) fn modes(&self, record: &Record) {
+        self.iscsi.modes(record);
+    }
+
+    /// Something that a command of iSCSI waited for is in the record.
+    pub(super) fn kept(&self, keep: &Keep) {
+        self.iscsi.kept(keep);
     }
 
     pub(super) fn drain(&self, done: impl FnOnce() + Send + Sync + 'static) {

@@ -242,6 +242,7 @@ fn start(
             ports: Vec::new(),
             unanswered: Vec::new(),
             contents: Arc::default(),
+            keeping: None,
         }
     };
     let wanted = lunet_group::Config { group: group.place(), gateway: me, agrees };

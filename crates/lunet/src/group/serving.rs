@@ -3,9 +3,10 @@
 use std::sync::{Arc, PoisonError};
 
 use lunet_backends::rbd::{Unanswered, of_group};
+use lunet_front_iscsi::Keep;
 use lunet_gateway::{
-    Access, Answer, Attention, Contents, Epoch, Gate, Notice, OpId, Order, Port, Record, Refusal,
-    Request,
+    Access, Answer, Attention, Change, Contents, Epoch, Gate, Notice, OpId, Order, Port, Record,
+    Refusal, Request,
 };
 use lunet_group::{Drained, Error, Handle, Said, Serving, Status, Storage};
 use lunet_os::sync::Mutex;
@@ -36,6 +37,8 @@ pub(super) struct Server {
     /// What clients of this server have left behind that may still land.
     pub(super) unanswered: Vec<Unanswered>,
     pub(super) contents: Arc<Mutex<Kept>>,
+    /// What is being written into the record for a command here that is not about reservations.
+    pub(super) keeping: Option<Keep>,
 }
 
 /// What the record contains, and what it will contain if a change comes about.
@@ -45,7 +48,30 @@ pub(super) struct Kept {
     next: Option<Contents>,
 }
 
+impl Kept {
+    /// What the record will contain, if that changes.
+    fn prepare(contents: &Mutex<Self>, change: Option<([u8; 16], Change)>) -> Contents {
+        let mut kept = contents.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut next = kept.now.clone();
+        if let Some((naa, change)) = change {
+            next.change(naa, change);
+        }
+        kept.next = Some(next.clone());
+        next
+    }
+}
+
 impl Server {
+    /// A command here waits until this is in the record.
+    fn keep(&mut self, request: Request, keep: Keep) {
+        // The owner itself has to execute what it keeps: one that forwards this was the owner when its command began.
+        let here = matches!(request, Request::Local(_));
+        let change = here.then(|| (keep.naa, keep.change()));
+        let next = Kept::prepare(&self.contents, change);
+        self.keeping = here.then_some(keep);
+        self.thread.executed(request, next, Keep::answer(here));
+    }
+
     fn state(&self) -> lunet_os::sync::MutexGuard<'_, State> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -123,6 +149,10 @@ impl Serving for Server {
         }
     }
 
+    fn modes(&mut self, record: &Record) {
+        self.shards.modes(record);
+    }
+
     fn attention(&mut self, attention: Attention) {
         self.shards.attention(attention);
     }
@@ -137,18 +167,13 @@ impl Serving for Server {
     }
 
     fn execute(&mut self, request: Request, body: Vec<u8>) {
+        if let Some(keep) = Keep::decode(&body) {
+            return self.keep(request, keep);
+        }
         let (thread, contents) = (self.thread.clone(), self.contents.clone());
         self.shards.execute(&body, move |Execution { reserved, answer }| {
-            let mut kept = contents.lock().unwrap_or_else(PoisonError::into_inner);
-            let mut next = kept.now.clone();
-            if let Some((naa, reserved)) = reserved {
-                let mut all = next.volumes.iter_mut();
-                all.find(|it| it.naa == naa)
-                    .into_iter()
-                    .for_each(|it| it.reserved = reserved.clone());
-            }
-            kept.next = Some(next.clone());
-            drop(kept);
+            let change = reserved.map(|(naa, reserved)| (naa, Change::Reserved(reserved)));
+            let next = Kept::prepare(&contents, change);
             thread.executed(request, next, answer);
         });
     }
@@ -159,12 +184,17 @@ impl Serving for Server {
             kept.now = next;
         }
         drop(kept);
+        if let Some(keep) = self.keeping.take() {
+            self.shards.kept(&keep);
+            return self.thread.applied(request);
+        }
         let thread = self.thread.clone();
         self.shards.apply(move || thread.applied(request));
     }
 
     fn abandon(&mut self, _request: Request) {
         self.contents.lock().unwrap_or_else(PoisonError::into_inner).next = None;
+        self.keeping = None;
         self.shards.abandon();
     }
 

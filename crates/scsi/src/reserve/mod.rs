@@ -161,6 +161,16 @@ impl Seats {
         self.changes += 1;
     }
 
+    /// Establishes a unit attention for every nexus, but for this one if there is one.
+    pub fn attend_all_but(&mut self, nexus: Option<&NexusId>, attention: Attention) {
+        for sitting in self.seats.iter_mut().flatten() {
+            if nexus != Some(&*sitting.nexus) {
+                sitting.pending.establish(attention);
+            }
+        }
+        self.changes += 1;
+    }
+
     /// PREVENT ALLOW MEDIUM REMOVAL (SPC-5 6.16) of the nexus in `seat`.
     pub fn prevent_removal(&mut self, seat: Seat, prevent: bool) {
         if let Some(Some(sitting)) = self.seats.get_mut(seat.0) {

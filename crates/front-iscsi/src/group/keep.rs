@@ -1,0 +1,157 @@
+//! What else than reservations the record of a group keeps of a volume: mode pages, and the mark of SANITIZE and FORMAT UNIT.
+
+use lunet_gateway::{Change, Record, Sanitize};
+use lunet_reservations::Registrant;
+use lunet_scsi::reserve::{FAMILY, NexusId};
+use lunet_scsi::{Attention, Modes, Sanitation, status};
+
+use super::GroupHandle;
+use crate::reservations::with_seats;
+use crate::world::ScsiVolume;
+
+/// The first byte of its bytes; requests on reservations have others.
+const VERSION: u8 = 3;
+/// What follows.
+const MODES: u8 = 0;
+const SANITIZE: u8 = 1;
+
+/// What is to be in the record before a command goes on. It goes to the group's thread as
+/// [`GroupRequest::Reserve`](super::GroupRequest::Reserve), and is no business of another gateway.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Keep {
+    /// The volume, by its NAA designator.
+    pub naa: [u8; 16],
+    /// What is kept of it.
+    pub what: Kept,
+}
+
+/// Part of the state of a logical unit.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Kept {
+    /// Mode parameters, and the nexus that sets them, by the name that it registers with.
+    Modes(Modes, Vec<u8>),
+    /// Where the unit stands if SANITIZE or FORMAT UNIT is cut off, or [`Sanitation::None`].
+    Sanitation(Sanitation),
+}
+
+impl Keep {
+    /// Its bytes.
+    pub fn encode(&self) -> Vec<u8> {
+        let (kind, value, nexus) = match &self.what {
+            Kept::Modes(modes, nexus) => (MODES, flags(*modes), nexus.as_slice()),
+            Kept::Sanitation(stands) => (SANITIZE, mark(*stands), &[][..]),
+        };
+        [&[VERSION, kind, value], &self.naa[..], nexus].concat()
+    }
+
+    /// Reads it. `None` if it is something else.
+    pub fn decode(bytes: &[u8]) -> Option<Self> {
+        let (&[version, kind, value], rest) = bytes.split_first_chunk()?;
+        let (naa, nexus) = rest.split_first_chunk()?;
+        let what = match kind {
+            MODES => Kept::Modes(modes(value)?, nexus.to_vec()),
+            SANITIZE if nexus.is_empty() => Kept::Sanitation(stands(value)?),
+            _ => return None,
+        };
+        (version == VERSION).then_some(Self { naa: *naa, what })
+    }
+
+    /// What it changes in the record.
+    pub fn change(&self) -> Change {
+        match &self.what {
+            Kept::Modes(modes, _) => Change::Modes(vec![flags(*modes)]),
+            Kept::Sanitation(stands) => Change::Sanitize(match stands {
+                Sanitation::None => Sanitize::None,
+                Sanitation::Failed { restricted } => {
+                    Sanitize::Sanitizing { restricted: *restricted }
+                }
+                Sanitation::Running => Sanitize::Sanitizing { restricted: true },
+                Sanitation::Formatting | Sanitation::Unformatted => Sanitize::Formatting,
+            }),
+        }
+    }
+
+    /// The answer for whoever waits: it is kept, or it is to be tried again.
+    pub fn answer(kept: bool) -> Vec<u8> {
+        vec![if kept { status::GOOD } else { status::BUSY }]
+    }
+}
+
+impl GroupHandle {
+    /// This is in the record now: mode parameters take effect, and the other nexuses are told.
+    pub fn kept(&self, keep: &Keep) {
+        let Kept::Modes(modes, nexus) = &keep.what else { return };
+        let Some((_, volume)) = self.volume(keep.naa) else { return };
+        let nexus = NexusId::of(&Registrant::new(FAMILY, nexus));
+        set(&volume, *modes, nexus.as_ref());
+    }
+
+    /// The mode parameters that a record has are those of its volumes from now on. Nexuses are told where they are others.
+    pub fn modes(&self, record: &Record) {
+        for (volume, kept) in self.in_record(record) {
+            // A record that says nothing is one whose group has had no MODE SELECT.
+            let default = Modes::DEFAULT;
+            let modes = kept.modes.first().map_or(Some(default), |flags| modes(*flags));
+            match modes {
+                Some(modes) => set(&volume, modes, None),
+                None => {
+                    tracing::error!(volume = %volume.name, "the record's mode pages make no sense")
+                }
+            }
+        }
+    }
+}
+
+/// Where a unit stands by the mark of the record: nothing is under way when that is taken up.
+pub(super) const fn sanitation(mark: Sanitize) -> Sanitation {
+    match mark {
+        Sanitize::None => Sanitation::None,
+        Sanitize::Sanitizing { restricted } => Sanitation::Failed { restricted },
+        Sanitize::Formatting => Sanitation::Unformatted,
+    }
+}
+
+/// Sets mode parameters, and tells every nexus but one if they are others.
+fn set(volume: &ScsiVolume, modes: Modes, by: Option<&NexusId>) {
+    if volume.face.unit.state.set_modes(modes) {
+        with_seats(volume, |seats| {
+            seats.attend_all_but(by, Attention::ModeParametersChanged);
+        });
+    }
+}
+
+const BITS: [u8; 4] = [1, 2, 4, 8];
+
+const fn flags(modes: Modes) -> u8 {
+    let Modes { write_protect, descriptor_sense, task_aborted, write_cache } = modes;
+    write_protect as u8
+        | (descriptor_sense as u8) << 1
+        | (task_aborted as u8) << 2
+        | (write_cache as u8) << 3
+}
+
+fn modes(flags: u8) -> Option<Modes> {
+    let [write_protect, descriptor_sense, task_aborted, write_cache] =
+        BITS.map(|bit| flags & bit != 0);
+    let known = flags < 1 << BITS.len();
+    known.then_some(Modes { write_protect, descriptor_sense, task_aborted, write_cache })
+}
+
+const fn mark(stands: Sanitation) -> u8 {
+    match stands {
+        Sanitation::None => 0,
+        Sanitation::Failed { restricted: false } => 1,
+        Sanitation::Failed { restricted: true } | Sanitation::Running => 2,
+        Sanitation::Formatting | Sanitation::Unformatted => 3,
+    }
+}
+
+const fn stands(mark: u8) -> Option<Sanitation> {
+    match mark {
+        0 => Some(Sanitation::None),
+        1 => Some(Sanitation::Failed { restricted: false }),
+        2 => Some(Sanitation::Failed { restricted: true }),
+        3 => Some(Sanitation::Unformatted),
+        _ => None,
+    }
+}
