@@ -93,6 +93,8 @@ pub struct Gateway {
     /// The latest that is known of the record.
     pub(crate) record: Option<Box<Record>>,
     pub(crate) pending: BTreeMap<OpId, Purpose>,
+    /// The epoch in which the latest takeover was begun.
+    pub(crate) tried: Epoch,
     /// What an owner hears of the cluster.
     pub(crate) contact: Contact,
     client: Client,
@@ -110,6 +112,7 @@ impl Gateway {
             gate: Gate::closed(Epoch(0)),
             record: None,
             pending: BTreeMap::new(),
+            tried: Epoch(0),
             contact: Contact::default(),
             client: Client::None(now),
             operations: 0,
@@ -294,7 +297,9 @@ impl Gateway {
     }
 
     pub(crate) fn become_standby(&mut self) {
-        self.role = Role::Standby(Watch::new(self.now, self.config.rank));
+        // What was tried for another epoch keeps nobody from this one: its heir least of all.
+        let rank = if self.tried < self.gate.epoch() { 0 } else { self.config.rank };
+        self.role = Role::Standby(Watch::new(self.now, rank));
         if self.gate.is_open() || self.gate != Gate::closed(self.gate.epoch()) {
             self.set_gate(Gate::closed(self.gate.epoch()));
         }
@@ -331,7 +336,7 @@ impl Gateway {
         let epoch = record.epoch;
         if known.is_none_or(|known| known.epoch < epoch) {
             let first = known.is_none();
-            // What was tried for another epoch keeps nobody from this one: its heir least of all.
+            // The same, if it is tried no more.
             if let Role::Standby(watch) = &mut self.role {
                 *watch = Watch::new(self.now, 0);
             }

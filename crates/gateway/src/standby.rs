@@ -162,6 +162,7 @@ impl Gateway {
     }
 
     fn begin_takeover(&mut self, epoch: Option<Epoch>) {
+        self.tried = self.gate.epoch();
         let limit = self.now + TAKEOVER_LIMIT;
         let (step, strangers) = (Step::Looking, (Vec::new(), 0, 0));
         self.role = Role::TakingOver(Takeover { epoch, limit, step, strangers });

@@ -39,7 +39,12 @@ struct Bench {
 impl Bench {
     /// Gateway 1 of three, as standby of that record.
     fn standby(record: &Record) -> Self {
-        let config = Config { me: GatewayId(1), rank: 0 };
+        Self::ranked(record, 0)
+    }
+
+    /// The same with that rank.
+    fn ranked(record: &Record, rank: u32) -> Self {
+        let config = Config { me: GatewayId(1), rank };
         let mut bench = Self { gateway: Gateway::new(config, SECOND), now: SECOND, ping: None };
         let actions = bench.actions();
         let [Action::NewClient(op)] = actions[..] else { panic!("{actions:?}") };
@@ -613,4 +618,28 @@ fn a_standby_reports_the_mode_pages_of_each_record_once() {
     assert_eq!(reported(8, &[1]), Vec::<Vec<u8>>::new(), "they are known");
     assert_eq!(reported(9, &[3]), [[3]]);
     assert_eq!(reported(9, &[1]), Vec::<Vec<u8>>::new(), "it is no newer record");
+}
+
+#[test]
+fn an_heir_whose_own_takeover_came_too_late_takes_the_group_at_once() {
+    let before = record(4, Some(0));
+    let mut bench = Bench::ranked(&before, 2);
+    let actions = bench.input(Input::Order(Order::TakeOver));
+    let moved = Record { heir: Some(GatewayId(1)), ..record(5, None) };
+    // The owner gives the group away meanwhile: what is read behind the fence is another epoch.
+    let changed = Input::Notified(NotifyId(1), Message::Changed(Epoch(5)).encode());
+    let told = bench.input(changed);
+    let op = told.iter().find_map(|action| match action {
+        Action::ReadRecord(op) => Some(*op),
+        _ => None,
+    });
+    bench.done(op.unwrap(), Ok(Reply::Record(bytes(&moved))));
+    let (steps, actions) = bench.steps(actions, &before, 6, Failure::Lost);
+    assert_eq!(steps.last(), Some(&"read"));
+    let [Action::DropClient { .. }, Action::NewClient(op)] = actions[..] else {
+        panic!("{actions:?}")
+    };
+    // It knows the record already.
+    let actions = bench.done(op, Ok(Reply::Client(client(1))));
+    assert!(actions.iter().any(|action| matches!(action, Action::Look(_))), "{actions:?}");
 }
