@@ -1,4 +1,4 @@
-//! COMPARE AND WRITE by several hosts at once, while the owner changes. Each content of the block names the one that it
+//! COMPARE AND WRITE, and fused commands of NVMe, by several hosts at once, while the owner changes. Each content of the block names the one that it
 //! replaced, so that all that were ever there form one chain, in which everything that was acknowledged has its place.
 
 use std::collections::{HashMap, HashSet};
@@ -8,12 +8,18 @@ use std::thread::{self, sleep};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, anyhow, ensure};
+use lunet_e2e::nvme::{self, Login as Path};
+use lunet_e2e::server::Server;
 use lunet_e2e::wire::scsi::{read16, sense_code};
 use lunet_e2e::wire::{Answer, Login, Session};
+use lunet_nvme::command::{Io, Range};
+use lunet_nvme::status::Status;
 use rustix::process::Signal;
 
+use crate::nvme::{NSID, gateways};
 use crate::world::{
-    BLOCK, BUSY, GOOD, PATIENCE, STANDBY, TARGET, becomes, long, signal, two, undisturbed, until,
+    BLOCK, BUSY, GOOD, Group, PATIENCE, STANDBY, TARGET, becomes, long, signal, two, undisturbed,
+    until,
 };
 
 /// COMPARE AND WRITE of the first block.
@@ -71,19 +77,31 @@ struct Shared {
     acknowledged: AtomicU64,
 }
 
-struct Host<'a> {
+/// A host's way to the block, over whatever path there is.
+trait Way {
+    /// Its content. `None`: the connection was lost.
+    fn read(&mut self) -> Result<Option<Vec<u8>>>;
+
+    /// Compares it and writes it. False: it is another one. `None`: the connection was lost, and nobody knows.
+    fn compare_and_write(&mut self, old: &[u8], new: &[u8]) -> Result<Option<bool>>;
+}
+
+/// Over iSCSI, by COMPARE AND WRITE.
+struct Iscsi<'a> {
     number: u64,
     portals: &'a [String],
-    shared: &'a Shared,
     path: usize,
     session: Option<Session>,
     /// Open still: what was sent over them may be executed at any time.
     given_up: Vec<Session>,
-    attempts: Vec<Attempt>,
 }
 
-impl Host<'_> {
-    /// Sends a command over whatever path there is. `None`: the connection was lost, and nobody knows what became of it.
+impl<'a> Iscsi<'a> {
+    fn new(number: u64, portals: &'a [String]) -> Self {
+        let path = number as usize % portals.len();
+        Self { number, portals, path, session: None, given_up: Vec::new() }
+    }
+
     fn send(&mut self, cdb: &[u8], expected: usize, data: &[u8]) -> Result<Option<Answer>> {
         let end = Instant::now() + 2 * PATIENCE;
         loop {
@@ -121,13 +139,124 @@ impl Host<'_> {
         self.path = (self.path + 1) % self.portals.len();
         sleep(Duration::from_millis(20));
     }
+}
 
+impl Way for Iscsi<'_> {
+    fn read(&mut self) -> Result<Option<Vec<u8>>> {
+        let Some(answer) = self.send(&read16(0, 1), BLOCK, &[])? else { return Ok(None) };
+        ensure!(answer.status == GOOD, "{answer:02x?}");
+        Ok(Some(answer.data))
+    }
+
+    fn compare_and_write(&mut self, old: &[u8], new: &[u8]) -> Result<Option<bool>> {
+        let both = [old, new].concat();
+        let Some(answer) = self.send(&COMPARE_AND_WRITE, 0, &both)? else { return Ok(None) };
+        if answer.status == GOOD {
+            return Ok(Some(true));
+        }
+        ensure!(sense_code(&answer) == Some(MISCOMPARE), "{answer:02x?}");
+        Ok(Some(false))
+    }
+}
+
+/// Over NVMe, by Compare and Write as fused commands.
+struct Fused {
+    number: u8,
+    paths: Vec<Path>,
+    at: usize,
+    host: Option<nvme::Host>,
+    /// Open still: what was sent over them may be executed at any time.
+    given_up: Vec<nvme::Host>,
+}
+
+impl Fused {
+    fn new(number: u64, paths: Vec<Path>) -> Self {
+        let at = number as usize % paths.len();
+        Self { number: number as u8, paths, at, host: None, given_up: Vec::new() }
+    }
+
+    /// What comes of commands over a path that executes them. `None`: the connection was lost.
+    fn send<T>(
+        &mut self,
+        command: impl Fn(&mut nvme::Host) -> Result<(Status, T)>,
+    ) -> Result<Option<(Status, T)>> {
+        let end = Instant::now() + 2 * PATIENCE;
+        loop {
+            ensure!(Instant::now() < end, "nothing ends over any path");
+            let path = self.paths[self.at].clone().by(self.number).patient(SILENCE);
+            let Some(mut host) = self.host.take().or_else(|| nvme::Host::connect(&path).ok())
+            else {
+                self.next_path();
+                continue;
+            };
+            match command(&mut host) {
+                Ok((Status::ANA_TRANSITION, _)) => {
+                    self.host = Some(host);
+                    sleep(Duration::from_millis(2));
+                }
+                Ok((Status::ANA_INACCESSIBLE, _)) => {
+                    self.next_path();
+                }
+                Ok(outcome) => {
+                    self.host = Some(host);
+                    return Ok(Some(outcome));
+                }
+                Err(_) => {
+                    self.given_up.push(host);
+                    self.next_path();
+                    return Ok(None);
+                }
+            }
+        }
+    }
+
+    fn next_path(&mut self) {
+        self.at = (self.at + 1) % self.paths.len();
+        sleep(Duration::from_millis(20));
+    }
+}
+
+impl Way for Fused {
+    fn read(&mut self) -> Result<Option<Vec<u8>>> {
+        let range = Range { lba: 0, blocks: 1 };
+        let read = |host: &mut nvme::Host| {
+            let data = lunet_nvme::host::Data::Read(vec![0; BLOCK]);
+            let outcome = host.execute(Io::Read { range, fua: false }, NSID, data)?;
+            Ok((outcome.status, outcome.data))
+        };
+        let Some((status, data)) = self.send(read)? else { return Ok(None) };
+        ensure!(status.is_success(), "{status}");
+        Ok(Some(data))
+    }
+
+    fn compare_and_write(&mut self, old: &[u8], new: &[u8]) -> Result<Option<bool>> {
+        let pair = |host: &mut nvme::Host| {
+            let [compared, written] = host.execute_pair(NSID, 0, (old, new))?;
+            Ok((compared.status, written.status))
+        };
+        let Some((compared, written)) = self.send(pair)? else { return Ok(None) };
+        if compared == Status::COMPARE_FAILURE {
+            ensure!(!written.is_success(), "written although it differs");
+            return Ok(Some(false));
+        }
+        ensure!(compared.is_success() && written.is_success(), "{compared}, {written}");
+        Ok(Some(true))
+    }
+}
+
+struct Host<'a> {
+    number: u64,
+    way: Box<dyn Way + Send + 'a>,
+    shared: &'a Shared,
+    attempts: Vec<Attempt>,
+}
+
+impl Host<'_> {
     fn read(&mut self) -> Result<Content> {
         loop {
             let floor = self.shared.newest.load(Ordering::SeqCst);
-            let Some(answer) = self.send(&read16(0, 1), BLOCK, &[])? else { continue };
-            ensure!(answer.status == GOOD, "{answer:02x?}");
-            let content = Content::decode(&answer.data)?;
+            let Some(data) = self.way.read()? else { continue };
+            let content = Content::decode(&data)?;
             ensure!(content.count >= floor, "{content:?} is older than number {floor}");
             self.shared.newest.fetch_max(content.count, Ordering::SeqCst);
             return Ok(content);
@@ -139,16 +268,7 @@ impl Host<'_> {
             let old = self.read()?;
             let id = (self.number, self.attempts.len() as u64 + 1);
             let content = Content { id, before: old.id, count: old.count + 1 };
-            let both = [old.encode(), content.encode()].concat();
-            let answer = self.send(&COMPARE_AND_WRITE, 0, &both)?;
-            let known = match &answer {
-                None => None,
-                Some(answer) if answer.status == GOOD => Some(true),
-                Some(answer) => {
-                    ensure!(sense_code(answer) == Some(MISCOMPARE), "{answer:02x?}");
-                    Some(false)
-                }
-            };
+            let known = self.way.compare_and_write(&old.encode(), &content.encode())?;
             if known == Some(true) {
                 self.shared.newest.fetch_max(content.count, Ordering::SeqCst);
                 self.shared.acknowledged.fetch_add(1, Ordering::SeqCst);
@@ -191,43 +311,34 @@ impl Shared {
     }
 }
 
-#[test]
-fn hosts_that_compare_and_write_at_once_lose_nothing_when_the_owner_changes() -> Result<()> {
-    if !long() {
-        return Ok(());
-    }
-    let _cluster = undisturbed();
-    let Some((group, one, two)) = two("atomic")? else { return Ok(()) };
-    let shared = Shared::default();
-    let portals = &group.portals[..2];
+/// Has these hosts compare and write while the group changes its owner, of which the first gateway is one.
+fn while_the_owner_changes<'a>(
+    group: &Group<'_>,
+    (one, two): (Server, &Server),
+    shared: &'a Shared,
+    ways: Vec<Box<dyn Way + Send + 'a>>,
+) -> Result<()> {
     let attempts = thread::scope(|scope| -> Result<Vec<Attempt>> {
-        let hosts: Vec<_> = (1..=HOSTS)
-            .map(|number| Host {
-                number,
-                portals,
-                shared: &shared,
-                path: number as usize % 2,
-                session: None,
-                given_up: Vec::new(),
-                attempts: Vec::new(),
-            })
+        let hosts: Vec<_> = (1..)
+            .zip(ways)
+            .map(|(number, way)| Host { number, way, shared, attempts: Vec::new() })
             .map(|host| scope.spawn(move || host.run()))
             .collect();
         let change = || -> Result<()> {
             shared.goes_on()?;
             two.tell(&["group", "take-over", "vms"])?;
-            becomes(&two, "owner")?;
+            becomes(two, "owner")?;
             shared.goes_on()?;
             becomes(&one, "standby")?;
             // Between comparing and writing, perhaps.
-            signal(&two, Signal::STOP)?;
+            signal(two, Signal::STOP)?;
             becomes(&one, "owner")?;
             shared.goes_on()?;
-            signal(&two, Signal::CONT)?;
-            becomes(&two, "standby")?;
+            signal(two, Signal::CONT)?;
+            becomes(two, "standby")?;
             shared.goes_on()?;
             one.kill()?;
-            becomes(&two, "owner")?;
+            becomes(two, "owner")?;
             shared.goes_on()
         };
         let changed = change();
@@ -244,4 +355,33 @@ fn hosts_that_compare_and_write_at_once_lose_nothing_when_the_owner_changes() ->
         (Content::decode(&image[..BLOCK])?, attempts.iter().filter(|one| one.known.is_none()));
     eprintln!("{} attempts, {} of unknown end, {last:?}", attempts.len(), unknown.count());
     is_one_chain(last, &attempts)
+}
+
+#[test]
+fn hosts_that_compare_and_write_at_once_lose_nothing_when_the_owner_changes() -> Result<()> {
+    if !long() {
+        return Ok(());
+    }
+    let _cluster = undisturbed();
+    let Some((group, one, two)) = two("atomic")? else { return Ok(()) };
+    let shared = Shared::default();
+    let way = |number| -> Box<dyn Way + Send> { Box::new(Iscsi::new(number, &group.portals[..2])) };
+    while_the_owner_changes(&group, (one, &two), &shared, (1..=HOSTS).map(way).collect())
+}
+
+#[test]
+fn fused_pairs_and_compare_and_write_are_atomic_when_the_owner_changes() -> Result<()> {
+    if !long() {
+        return Ok(());
+    }
+    let _cluster = undisturbed();
+    let Some((group, [one, two])) = gateways("fused")? else { return Ok(()) };
+    let shared = Shared::default();
+    let paths = [one.path.clone(), two.path.clone()];
+    let ways: Vec<Box<dyn Way + Send>> = vec![
+        Box::new(Fused::new(1, paths.to_vec())),
+        Box::new(Fused::new(2, paths.to_vec())),
+        Box::new(Iscsi::new(3, &group.portals[..2])),
+    ];
+    while_the_owner_changes(&group, (one.server, &two.server), &shared, ways)
 }

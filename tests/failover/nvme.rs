@@ -24,14 +24,14 @@ use crate::{MOVE, TAKEOVER};
 
 const SUBSYSTEM: &str = "nqn.2026-11.local.lunet:group";
 /// The namespace of LUN 0.
-const NSID: u32 = 1;
+pub const NSID: u32 = 1;
 /// ANA change: a notice about the ANA log.
 const ANA_CHANGE: u32 = 0x0C_0302;
 
 /// A gateway, and its address for NVMe.
-struct Gateway {
-    server: Server,
-    path: Path,
+pub struct Gateway {
+    pub server: Server,
+    pub path: Path,
 }
 
 impl Gateway {
@@ -54,7 +54,7 @@ impl Gateway {
 }
 
 /// Two gateways of a new group, of which the first one is the owner.
-fn gateways(name: &str) -> Result<Option<(Group<'static>, [Gateway; 2])>> {
+pub fn gateways(name: &str) -> Result<Option<(Group<'static>, [Gateway; 2])>> {
     let Some(ceph) = cluster() else { return Ok(None) };
     let group = Group::new(ceph, name)?;
     let one = Gateway::start(&group, 1)?;

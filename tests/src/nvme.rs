@@ -87,6 +87,8 @@ pub struct Login {
     pub digests: bool,
     /// Keep alive timeout; zero: none.
     pub kato: Duration,
+    /// How long it is waited for: to be connected, and for answers of the I/O queue.
+    pub patience: Duration,
 }
 
 impl Login {
@@ -99,7 +101,13 @@ impl Login {
             host_id: [7; 16],
             digests: false,
             kato: Duration::ZERO,
+            patience: PATIENCE,
         }
+    }
+
+    /// The same with less patience.
+    pub fn patient(self, patience: Duration) -> Self {
+        Self { patience, ..self }
     }
 
     /// The same as another host: the one of this number.
@@ -183,7 +191,7 @@ impl AdminQueue {
         let mut sent = Sent::default();
         own.session.start(own.line.now(), &mut sent);
         own.line.send(sent)?;
-        let until = Instant::now() + PATIENCE;
+        let until = Instant::now() + login.patience;
         loop {
             for event in own.turn()? {
                 match event {
@@ -245,6 +253,7 @@ pub struct Host {
     admin: AdminQueue,
     line: Line,
     queue: Connection<Vec<u8>, Bytes>,
+    patience: Duration,
     /// What the controller has said of itself.
     pub info: ControllerInfo,
 }
@@ -254,11 +263,12 @@ impl Host {
     pub fn connect(login: &Login) -> Result<Self> {
         let (admin, info) = AdminQueue::connect(login)?;
         let queue = Connection::new(login.options(1, info.cntlid, info.capsule_data()));
-        let mut own = Self { admin, line: Line::open(&login.portal)?, queue, info };
+        let (line, patience) = (Line::open(&login.portal)?, login.patience);
+        let mut own = Self { admin, line, queue, patience, info };
         let mut sent = Sent::default();
         own.queue.start(own.line.now(), &mut sent);
         own.line.send(sent)?;
-        let until = Instant::now() + PATIENCE;
+        let until = Instant::now() + patience;
         while !own.queue.is_ready() {
             if let Some(Event::Failed(error)) = own.turn()?.pop() {
                 bail!("{error}");
@@ -296,7 +306,7 @@ impl Host {
             refused.map_err(|refused| anyhow!("{}", refused.error))?;
         }
         self.line.send(sent)?;
-        let until = Instant::now() + PATIENCE;
+        let until = Instant::now() + self.patience;
         while outcomes.iter().any(Option::is_none) {
             for event in self.turn()? {
                 match event {
@@ -354,15 +364,7 @@ impl Host {
         lba: u64,
         (compare, write): (&[u8], &[u8]),
     ) -> Result<bool> {
-        let range = Blocks { lba, blocks: (compare.len() / BLOCK) as u32 };
-        let mut first = Io::Compare { range }.encode(nsid);
-        let mut second = Io::Write { range, fua: false }.encode(nsid);
-        // FUSE: the first command of the pair, and the second one.
-        first.flags |= 1;
-        second.flags |= 2;
-        let commands = vec![(first, sends(compare)), (second, sends(write))];
-        let [compared, written] =
-            self.execute_all(commands)?.try_into().map_err(|_| anyhow!("two"))?;
+        let [compared, written] = self.execute_pair(nsid, lba, (compare, write))?;
         if compared.status == Status::COMPARE_FAILURE {
             ensure!(!written.status.is_success(), "written although it differs");
             return Ok(false);
@@ -370,6 +372,23 @@ impl Host {
         ensure!(compared.status.is_success(), "{}", compared.status);
         ensure!(written.status.is_success(), "{}", written.status);
         Ok(true)
+    }
+
+    /// Compares a block, and writes another one, by fused commands: how both end.
+    pub fn execute_pair(
+        &mut self,
+        nsid: u32,
+        lba: u64,
+        (compare, write): (&[u8], &[u8]),
+    ) -> Result<[Outcome; 2]> {
+        let range = Blocks { lba, blocks: (compare.len() / BLOCK) as u32 };
+        let mut first = Io::Compare { range }.encode(nsid);
+        let mut second = Io::Write { range, fua: false }.encode(nsid);
+        // FUSE: the first command of the pair, and the second one.
+        first.flags |= 1;
+        second.flags |= 2;
+        let commands = vec![(first, sends(compare)), (second, sends(write))];
+        self.execute_all(commands)?.try_into().map_err(|_| anyhow!("two"))
     }
 
     /// A page of Identify, in its 4096 bytes.
