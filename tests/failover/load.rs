@@ -16,6 +16,8 @@ use crate::world::{
     until,
 };
 
+/// Less than what librbd waits for a watcher that is dead. The design's own limit is 2 s.
+const HAND_OVER: Duration = Duration::from_secs(4);
 /// How often the owner changes if nothing else is asked for.
 const CHANGES: u64 = 10;
 
@@ -75,6 +77,28 @@ impl Load {
         self.rest()?;
         self.is_on(group)
     }
+}
+
+#[test]
+fn a_standby_that_died_makes_no_planned_move_a_long_pause() -> Result<()> {
+    let _cluster = undisturbed();
+    let Some((group, servers)) = gateways("dead", 2)? else { return Ok(()) };
+    let [one, two, three] = <[Server; 3]>::try_from(servers).map_err(|_| anyhow!("three"))?;
+    let mut load = Load::start(&group, 2)?;
+    // The cluster keeps its watch for half a minute, and librbd waits for its answer when it lets go of a lock that it has just
+    // got: the owner goes on so long.
+    three.kill()?;
+    for (to, server) in [("2", &two), ("1", &one)] {
+        let begun = Instant::now();
+        one.tell(&["group", "move", "vms", to])?;
+        becomes(server, "owner")?;
+        seconds("planned move beside a dead standby", begun.elapsed());
+        load.goes_on()?;
+        let pause = load.pause_since(begun);
+        seconds("of which without a write", pause);
+        ensure!(pause < HAND_OVER, "hosts waited for {pause:?}");
+    }
+    load.finish(&group)
 }
 
 #[test]

@@ -6,7 +6,7 @@ use alloc::vec::Vec;
 use core::time::Duration;
 
 use crate::contact::Contact;
-use crate::moving::Moving;
+use crate::moving::{Moving, Watchers};
 use crate::requests::Change;
 use crate::standby::{Step, Takeover, Watch};
 use crate::{
@@ -17,7 +17,7 @@ use crate::{
 /// After how long a client is tried again that could not be made.
 const CLIENT_AGAIN: Duration = Duration::from_secs(1);
 /// How long announcements may take; nobody waits for them.
-const ANNOUNCE_LIMIT: Duration = Duration::from_secs(1);
+pub(crate) const ANNOUNCE_LIMIT: Duration = Duration::from_secs(1);
 
 /// What a gateway is told of itself.
 #[derive(Clone, Copy, Debug)]
@@ -68,6 +68,8 @@ pub(crate) enum Purpose {
     /// Sent at that time.
     Ping(Duration),
     Announce,
+    /// To see whether all watchers answer.
+    AnnounceOwner,
     Takeover,
     Move,
     Change,
@@ -97,6 +99,8 @@ pub struct Gateway {
     pub(crate) tried: Epoch,
     /// What an owner hears of the cluster.
     pub(crate) contact: Contact,
+    /// What it knows of those who watch its images.
+    pub(crate) watchers: Watchers,
     client: Client,
     operations: u64,
     actions: VecDeque<Action>,
@@ -114,6 +118,7 @@ impl Gateway {
             pending: BTreeMap::new(),
             tried: Epoch(0),
             contact: Contact::default(),
+            watchers: Watchers::default(),
             client: Client::None(now),
             operations: 0,
             actions: VecDeque::new(),
@@ -158,7 +163,10 @@ impl Gateway {
                 _ => takeover.limit,
             }),
             (Role::Moving(moving), _) => Some(moving.limit),
-            (Role::Owner(_), _) => Some(self.next_contact()),
+            (Role::Owner(_), _) => {
+                let contact = self.next_contact();
+                Some(self.next_move().map_or(contact, |due| due.min(contact)))
+            }
             (Role::Fenced, _) => None,
         }
     }
@@ -187,6 +195,7 @@ impl Gateway {
         self.look_for_vacancy();
         self.takeover_tick();
         self.move_is_late();
+        self.move_is_due();
         self.owner_tick();
     }
 
@@ -200,6 +209,7 @@ impl Gateway {
             Purpose::Contact => self.in_contact(result),
             Purpose::Ping(sent) => self.pinged(sent, result),
             Purpose::Announce => {}
+            Purpose::AnnounceOwner => self.owner_announced(&result),
             Purpose::Takeover => self.took(result),
             Purpose::Move => self.moved(result),
             Purpose::Change => self.written(result),

@@ -3,14 +3,27 @@
 use alloc::boxed::Box;
 use core::time::Duration;
 
-use crate::machine::{Gateway, Purpose, Role};
-use crate::{Action, Gate, GatewayId, Order, Record, Refusal, Result};
+use crate::machine::{ANNOUNCE_LIMIT, Gateway, Purpose, Role};
+use crate::{Action, Epoch, Gate, GatewayId, Message, Order, Record, Refusal, Reply, Result};
 
 /// For how long commands are refused while those under way end, at the most. Half of the two seconds that a move may take.
 const DRAIN_LIMIT: Duration = Duration::from_secs(1);
 /// For how long the release of the locks and the change of the record may take. Nobody can tell what became of them
-/// then, so the gateway fences itself.
-const HAND_OVER_LIMIT: Duration = Duration::from_secs(4);
+/// then, so the gateway fences itself. Longer than [`HEARD`].
+const HAND_OVER_LIMIT: Duration = Duration::from_secs(6);
+/// librbd lets go of a lock when all watchers of the image have heard that this client has got it, and waits for each for 5 s.
+/// A gateway that died stays a watcher for half a minute, until Ceph gives it up. Hosts need not wait with that: a move that is
+/// ordered so soon behind a takeover begins later.
+const HEARD: Duration = Duration::from_millis(5500);
+
+/// What an owner knows of those who watch its images: they watch the record as well.
+#[derive(Debug, Default)]
+pub(crate) struct Watchers {
+    /// From then on none of them holds the release of a lock up.
+    heard: Duration,
+    /// Where the group is to go then.
+    to: Option<GatewayId>,
+}
 
 /// A move under way.
 #[derive(Debug)]
@@ -55,6 +68,38 @@ impl Released {
 }
 
 impl Gateway {
+    /// This gateway has just got the locks, and tells so.
+    pub(crate) fn announce_owner(&mut self, epoch: Epoch) {
+        self.watchers = Watchers { heard: self.now + HEARD, to: None };
+        let op = self.operation(Purpose::AnnounceOwner);
+        self.act(Action::Notify(op, Message::Changed(epoch).encode(), ANNOUNCE_LIMIT));
+    }
+
+    /// The answers to that are there: if all watchers have answered, none is dead.
+    pub(crate) fn owner_announced(&mut self, result: &Result) {
+        if matches!(result, Ok(Reply::Acks { all: true, .. })) {
+            self.watchers.heard = self.now;
+        }
+    }
+
+    /// A move that had to wait begins.
+    pub(crate) fn move_is_due(&mut self) {
+        if !matches!(self.role, Role::Owner(_)) {
+            self.watchers.to = None;
+        }
+        if matches!(self.role, Role::Owner(None))
+            && self.now >= self.watchers.heard
+            && let Some(to) = self.watchers.to.take()
+        {
+            self.begin_move(to);
+        }
+    }
+
+    /// When that may be.
+    pub(crate) fn next_move(&self) -> Option<Duration> {
+        self.watchers.to.map(|_| self.watchers.heard).filter(|due| *due > self.now)
+    }
+
     /// The owner begins to give the group away.
     pub(crate) fn begin_move(&mut self, to: GatewayId) {
         let order = Order::MoveTo(to);
@@ -67,6 +112,10 @@ impl Gateway {
             _ if !known => return self.act(Action::Refuse(order, Refusal::Unknown)),
             Role::Owner(None) => {}
             _ => return self.act(Action::Refuse(order, Refusal::NotReady)),
+        }
+        if self.now < self.watchers.heard {
+            self.watchers.to = Some(to);
+            return;
         }
         self.set_gate(Gate::blocked(self.gate.epoch()));
         let op = self.operation(Purpose::Move);

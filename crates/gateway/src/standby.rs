@@ -314,7 +314,7 @@ impl Gateway {
         self.set_gate(Gate::open(epoch));
         self.act(Action::Access(epoch, crate::Access::of(&record)));
         self.record = Some(record);
-        self.announce(epoch);
+        self.announce_owner(epoch);
     }
 
     /// A takeover has come to nothing. What it has asked for may still come to pass, so its client goes.

@@ -34,6 +34,8 @@ struct Bench {
     now: Duration,
     /// The ping that it waits for.
     ping: Option<OpId>,
+    /// The latest announcement of a change.
+    announced: Option<OpId>,
 }
 
 impl Bench {
@@ -45,7 +47,8 @@ impl Bench {
     /// The same with that rank.
     fn ranked(record: &Record, rank: u32) -> Self {
         let config = Config { me: GatewayId(1), rank };
-        let mut bench = Self { gateway: Gateway::new(config, SECOND), now: SECOND, ping: None };
+        let gateway = Gateway::new(config, SECOND);
+        let mut bench = Self { gateway, now: SECOND, ping: None, announced: None };
         let actions = bench.actions();
         let [Action::NewClient(op)] = actions[..] else { panic!("{actions:?}") };
         let actions = bench.done(op, Ok(Reply::Client(client(1))));
@@ -62,13 +65,25 @@ impl Bench {
     fn owner() -> Self {
         let mut bench = Self::standby(&record(4, None));
         bench.takes_over(&record(4, None));
+        bench.all_watchers_answer();
         assert_eq!(bench.gateway.condition(), Condition::Owner);
         bench
+    }
+
+    /// It announces that it owns the group, and nobody who watches is dead.
+    fn all_watchers_answer(&mut self) {
+        let op = self.announced.expect("it is announced");
+        self.done(op, Ok(Reply::Acks { acks: Vec::new(), all: true }));
     }
 
     fn actions(&mut self) -> Vec<Action> {
         let actions: Vec<_> = std::iter::from_fn(|| self.gateway.action()).collect();
         for action in &actions {
+            if let Action::Notify(op, bytes, _) = action
+                && matches!(Message::decode(bytes), Ok(Message::Changed(_)))
+            {
+                self.announced = Some(*op);
+            }
             if let Action::Notify(op, bytes, _) = action
                 && matches!(Message::decode(bytes), Ok(Message::Ping(_)))
             {
@@ -496,7 +511,7 @@ fn a_release_that_does_not_end_fences_the_owner() {
     let Action::Drain(op) = actions[1] else { panic!("{actions:?}") };
     let Action::Flush(op) = bench.done(op, Ok(Reply::Done))[0] else { panic!("no flush") };
     bench.done(op, Ok(Reply::Done));
-    bench.now += 4 * SECOND;
+    bench.now += 6 * SECOND;
     assert!(matches!(bench.input(Input::Tick)[0], Action::StopAnswering(_)));
 }
 
@@ -642,4 +657,27 @@ fn an_heir_whose_own_takeover_came_too_late_takes_the_group_at_once() {
     // It knows the record already.
     let actions = bench.done(op, Ok(Reply::Client(client(1))));
     assert!(actions.iter().any(|action| matches!(action, Action::Look(_))), "{actions:?}");
+}
+
+#[test]
+fn a_move_behind_a_takeover_waits_while_a_watcher_may_be_dead() {
+    let mut bench = Bench::standby(&record(4, None));
+    bench.takes_over(&record(4, None));
+    let drains = |actions: &[Action]| actions.iter().any(|it| matches!(it, Action::Drain(_)));
+    // One has not answered.
+    let op = bench.announced.expect("it is announced");
+    bench.done(op, Ok(Reply::Acks { acks: Vec::new(), all: false }));
+    let actions = bench.input(Input::Order(Order::MoveTo(GatewayId(2))));
+    assert_eq!(actions, [], "the owner goes on");
+    assert!(bench.gateway.gate().is_open());
+    let due = bench.gateway.timeout().expect("there is something to do");
+    assert!(due > bench.now && due <= bench.now + 6 * SECOND);
+    while !drains(&bench.input(Input::Tick)) {
+        let due = bench.gateway.timeout().expect("it is still to come");
+        assert!(due > bench.now, "it is due, and does not begin");
+        bench.now = due;
+    }
+
+    let mut bench = Bench::owner();
+    assert!(drains(&bench.input(Input::Order(Order::MoveTo(GatewayId(2))))));
 }

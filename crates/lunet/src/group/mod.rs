@@ -40,8 +40,8 @@ pub fn create(config: &Config, name: &str, gateways: u16) -> Result<()> {
     lunet_group::create(&group.place(), &record).with_context(|| format!("group {name}"))
 }
 
-/// How long the end of an order is waited for: a client waits longer.
-const PATIENCE: Duration = Duration::from_secs(5);
+/// How long the end of an order is waited for: a move waits for some seconds where a gateway has died. A client waits longer.
+const PATIENCE: Duration = Duration::from_secs(12);
 /// How often it is looked for.
 const LOOK: Duration = Duration::from_millis(20);
 
