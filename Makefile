@@ -63,11 +63,11 @@ test-quick: ## for every change: format, clippy, unit tests, a few real clients;
 
 test-host: host-tests sim-tests ## what runs on this machine itself: lint, unit tests, real clients, short fuzzing
 
-# One crate has examples in its documentation: to look for them in the others takes minutes.
+# Libraries whose documentation has no examples say so in their manifests (`doctest`): to look for them there takes minutes.
 host-tests: checked prepare
 	scripts/licences
 	$(BUILT) $(LINTED) scripts/limited 30 $(CARGO) test --locked --no-fail-fast --workspace --tests
-	$(LINTED) $(CARGO) test --locked -q --doc --package lunet-client
+	$(LINTED) $(CARGO) test --locked -q --doc --workspace
 	web/check
 	$(BUILT) scripts/limited 15 web/browser
 	$(BUILT) scripts/limited 8 tests/api-fuzz

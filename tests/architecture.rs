@@ -3,22 +3,27 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use lunet_e2e::sources::{files_below, root};
 
 type Uses = BTreeMap<String, BTreeSet<String>>;
 
-/// What each crate of the workspace uses of the others, by its manifest.
-fn by_manifests() -> Uses {
+/// The folders of the workspace's crates.
+fn crates() -> Vec<PathBuf> {
     let mut folders: Vec<_> = ["fuzz", "tests", "xtask"].map(|folder| root().join(folder)).into();
     for parent in ["crates", "measure"] {
         let crates = fs::read_dir(root().join(parent)).expect("a folder of crates");
         folders.extend(crates.map(|entry| entry.expect("an entry").path()));
     }
+    folders
+}
+
+/// What each crate of the workspace uses of the others, by its manifest.
+fn by_manifests() -> Uses {
     let mut uses = Uses::new();
-    for folder in folders {
+    for folder in crates() {
         let text = fs::read_to_string(folder.join("Cargo.toml")).expect("a manifest");
         let (mut section, mut name, mut used) = ("", None, BTreeSet::new());
         for line in text.lines() {
@@ -235,6 +240,46 @@ fn errors_of_libraries_have_types() {
         assert!(found.is_empty() || in_tests, "{}: {found:?}", path.display());
     }
     assert!(files.len() > 300, "only {} files were found", files.len());
+}
+
+/// How many examples that are compiled the documentation of a source begins or ends.
+fn fences_of_examples(text: &str) -> usize {
+    let docs = text.lines().map(str::trim_start).filter_map(|line| {
+        line.strip_prefix("//!").or_else(|| line.strip_prefix("///")).map(str::trim)
+    });
+    let mut inside = false;
+    let opens = docs.filter_map(|line| line.strip_prefix("```")).filter(|kind| {
+        inside = !inside;
+        let words = ["", "rust", "no_run", "should_panic", "compile_fail", "ignore"];
+        inside && words.contains(&kind.split(',').next().unwrap_or_default())
+    });
+    opens.count()
+}
+
+/// Examples in documentation are compiled with all tests, and to look for them where there are none takes minutes: a library says
+/// which it is.
+#[test]
+fn libraries_say_whether_their_documentation_has_examples() {
+    for (text, count) in [
+        ("//! ```\n//! f();\n//! ```", 1),
+        ("/// ```no_run\n/// ```\n/// ```text\n/// ```", 1),
+        ("/// ```toml\n/// ```\n// ```", 0),
+    ] {
+        assert_eq!(fences_of_examples(text), count, "{text}");
+    }
+    let mut libraries = 0;
+    for folder in crates().iter().filter(|folder| folder.join("src/lib.rs").exists()) {
+        libraries += 1;
+        let manifest = fs::read_to_string(folder.join("Cargo.toml")).expect("a manifest");
+        let sources = files_below(vec![folder.join("src")]);
+        let examples = sources
+            .iter()
+            .map(|path| fences_of_examples(&fs::read_to_string(path).expect("text")))
+            .sum::<usize>();
+        let looked_for = !manifest.contains("\ndoctest = false\n");
+        assert_eq!(looked_for, examples > 0, "{}: {examples} examples", folder.display());
+    }
+    assert!(libraries > 25, "only {libraries} libraries were found");
 }
 
 /// Calls by which files and their names change, or become stable.
