@@ -247,7 +247,7 @@ fn main() {
     let (writer, orders) = channel();
     let (pauses, die_at) = (writer.clone(), step.first().cloned());
     let group = Group::start(
-        Config { group: place, gateway, agrees: Agrees::new(|_| Ok(())) },
+        Config { group: place, gateway, agrees: Agrees::new(|_| Ok(())), shared: None },
         move |handle| {
             let run = move || {
                 let writer = Writer {

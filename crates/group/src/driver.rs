@@ -11,16 +11,19 @@ use lunet_gateway::{
     Action, Condition, Contents, Epoch, Failure, Gateway, GatewayId, Input, NotifyId, OpId, Order,
     Record, Reply, Request, Result,
 };
-use lunet_rbd::{Place, Watched};
+use lunet_rbd::{ImageName, Place, Watched};
 
 use crate::serving::{Drained, Serving, Storage};
 use crate::session::Session;
+use crate::shared::{Heard, Shared, Shares};
 use crate::store::{Error, Said};
 
 /// How long locks that are given back with a client are waited for.
 const RELEASE_LIMIT: Duration = Duration::from_secs(1);
 /// Answers to notifies that wait for the cluster at the most. Others are not sent: who has asked hears nothing.
 const ANSWERS: usize = 64;
+/// How often the configuration of the group is looked at, if nobody tells of another one.
+const LOOK: Duration = Duration::from_secs(5);
 /// EAGAIN: there is no thread.
 const NO_THREAD: Failure = Failure::Other(11);
 /// EIO: there is no client, and why was told.
@@ -77,7 +80,7 @@ impl Status {
 }
 
 /// A gateway of a group.
-#[derive(Clone, Debug)]
+#[derive(Clone)]
 pub struct Config {
     /// The group: pool and namespace of its record, and its id in the place of an image's name; and as whom the cluster is
     /// used.
@@ -86,7 +89,18 @@ pub struct Config {
     pub gateway: lunet_gateway::Config,
     /// Asked for each new client: one whose record it does not agree with is given up, and the group is not owned.
     pub agrees: Agrees,
+    /// Who serves by the configuration that the cluster has of the group; `None` if it has none.
+    pub shared: Option<Arc<dyn Shares>>,
 }
+
+impl fmt::Debug for Config {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Config").field("group", &self.group).finish_non_exhaustive()
+    }
+}
+
+/// What other gateways say to another configuration, and whether all have answered.
+pub(crate) type Told = std::result::Result<(Vec<Heard>, bool), Error>;
 
 /// What the thread of a group waits for.
 #[derive(Debug)]
@@ -95,6 +109,12 @@ pub(crate) enum Event {
     Made(OpId, Box<std::result::Result<Session, Error>>),
     /// What a client's watch tells.
     Watched(OpId, Watched),
+    /// What a client's watch of the configuration tells.
+    OfConfig(OpId, Watched),
+    /// The configuration is to be replaced.
+    Write(Shared, Sender<std::result::Result<(), Error>>),
+    /// Other gateways are to be told that it was.
+    Tell(Sender<Told>),
     /// For the state machine.
     Input(Input),
     /// It is over.
@@ -151,6 +171,25 @@ impl Handle {
     }
 }
 
+impl Handle {
+    /// Replaces the configuration of the group that has the revision before this one's. The result comes when the cluster has
+    /// answered; none comes if the group ends before.
+    pub fn write_shared(&self, shared: Shared) -> Receiver<std::result::Result<(), Error>> {
+        let (sender, done) = channel();
+        // Without a receiver the group has ended.
+        drop(self.0.send(Event::Write(shared, sender)));
+        done
+    }
+
+    /// Has all gateways of the group look at its configuration, and waits for them for some seconds: what they say, and
+    /// whether all that watch it have answered. Nothing comes if the group ends before.
+    pub fn tell_of_shared(&self) -> Receiver<std::result::Result<(Vec<Heard>, bool), Error>> {
+        let (sender, told) = channel();
+        drop(self.0.send(Event::Tell(sender)));
+        told
+    }
+}
+
 /// What is to be started by [`begin`]'s thread.
 type Job = Box<dyn FnOnce() + Send>;
 
@@ -173,8 +212,11 @@ pub fn begin() -> io::Result<()> {
     Ok(())
 }
 
-/// Starts a thread by the one of [`begin`], if there is one.
-fn spawn(work: impl FnOnce() + Send + 'static) -> io::Result<JoinHandle<()>> {
+/// Starts a thread by the one of [`begin`], if there is one: it may connect to a cluster.
+///
+/// # Errors
+/// There is none.
+pub fn spawn(work: impl FnOnce() + Send + 'static) -> io::Result<JoinHandle<()>> {
     let start = move || Builder::new().name("lunet-group".into()).spawn(work);
     let Some(jobs) = STARTER.get() else { return start() };
     let (sender, started) = channel();
@@ -255,6 +297,8 @@ struct Driver {
     trouble: Option<String>,
     /// As it was told last.
     status: Option<Status>,
+    /// When the configuration was looked at last.
+    looked: Instant,
 }
 
 impl Driver {
@@ -275,6 +319,7 @@ impl Driver {
             making: None,
             trouble: None,
             status: None,
+            looked: Instant::now(),
         }
     }
 
@@ -289,8 +334,9 @@ impl Driver {
                 status.iter().for_each(|status| self.serving.status(status));
                 self.status = status;
             }
-            let event = match self.gateway.timeout() {
-                Some(due) => self.events.recv_timeout(due.saturating_sub(self.begun.elapsed())),
+            let due = self.gateway.timeout().map(|due| due.saturating_sub(self.begun.elapsed()));
+            let event = match due.into_iter().chain(self.look()).min() {
+                Some(wait) => self.events.recv_timeout(wait),
                 None => self.events.recv().map_err(|_| RecvTimeoutError::Disconnected),
             };
             let input = match event {
@@ -298,6 +344,9 @@ impl Driver {
                 Err(RecvTimeoutError::Timeout) => Some(Input::Tick),
                 Ok(Event::Input(input)) => Some(input),
                 Ok(Event::Watched(op, watched)) => self.watched(op, watched),
+                Ok(Event::OfConfig(op, watched)) => self.of_config(op, watched),
+                Ok(Event::Write(shared, done)) => self.write_config(shared, done),
+                Ok(Event::Tell(told)) => self.tell_of_config(told),
                 Ok(Event::Made(op, made)) => self.made(op, *made),
             };
             if let Some(input) = input {
@@ -327,7 +376,10 @@ impl Driver {
                 self.ask(op, move |session| session.each(|image| image.break_lock(&client.address)))
             }
             Action::Acquire(op) => self.ask(op, |session| session.each(lunet_rbd::Image::acquire)),
-            Action::Refresh(op) => self.ask(op, |session| session.each(lunet_rbd::Image::refresh)),
+            Action::Refresh(op) => {
+                let name = self.config.group.name.clone();
+                self.ask(op, move |session| session.refresh(&name));
+            }
             Action::Flush(op) => self.ask(op, |session| session.each(lunet_rbd::Image::flush)),
             Action::Release(op) => self.ask(op, |session| session.each(lunet_rbd::Image::release)),
             Action::Swap { op, expect, record } => {
@@ -448,6 +500,88 @@ impl Driver {
         // What the server holds on to all the same is given up with the client.
         let _ = self.serving.storage(None);
         close(ready.session, release);
+    }
+
+    /// Looks at the configuration of the group, if it is time to. How long until the next time.
+    fn look(&mut self) -> Option<Duration> {
+        self.config.shared.as_ref()?;
+        let ready = self.ready.as_ref()?;
+        let since = self.looked.elapsed();
+        if since < LOOK {
+            return Some(LOOK.saturating_sub(since));
+        }
+        self.looked = Instant::now();
+        self.see_config(Arc::clone(&ready.session), |session, group| session.look_at_config(group));
+        Some(LOOK)
+    }
+
+    /// Looks at the configuration on a thread of its own. A gateway that cannot serve by it serves nothing of the group.
+    fn see_config(
+        &self,
+        session: Arc<Session>,
+        look: impl FnOnce(&Session, &ImageName) -> std::result::Result<(), Error> + Send + 'static,
+    ) {
+        let (name, sender) = (self.config.group.name.clone(), self.sender.clone());
+        let seen = Builder::new().name("lunet-group-config".into()).spawn(move || {
+            let done = look(&session, &name);
+            let op = session.op;
+            drop(session);
+            if matches!(
+                done,
+                Err(Error::NotTaken(_) | Error::Unreadable { .. } | Error::NoShared(_))
+            ) {
+                drop(sender.send(Event::Input(Input::WatchFailed(op))));
+            }
+        });
+        // Without a thread it is looked at the next time.
+        drop(seen);
+    }
+
+    fn of_config(&self, op: OpId, watched: Watched) -> Option<Input> {
+        let ready = self.ready.as_ref().filter(|ready| ready.session.op == op)?;
+        match watched {
+            Watched::Failed(_) => return Some(Input::WatchFailed(op)),
+            Watched::Notified(notify, _) => {
+                self.see_config(Arc::clone(&ready.session), move |session, group| {
+                    let done = session.catch_up(group);
+                    session.acknowledge_config(notify, &done);
+                    done
+                });
+            }
+        }
+        None
+    }
+
+    fn write_config(
+        &self,
+        next: Shared,
+        done: Sender<std::result::Result<(), Error>>,
+    ) -> Option<Input> {
+        let name = self.config.group.name.clone();
+        self.beside(done, move |session| session.write_config(&name, &next));
+        None
+    }
+
+    fn tell_of_config(&self, told: Sender<Told>) -> Option<Input> {
+        self.beside(told, Session::tell_of_config);
+        None
+    }
+
+    /// Does something that the state machine has no part in, on a thread of its own. Whoever waits for it may have gone.
+    fn beside<T: Send + 'static>(
+        &self,
+        sender: Sender<std::result::Result<T, Error>>,
+        what: impl FnOnce(&Session) -> std::result::Result<T, Error> + Send + 'static,
+    ) {
+        let Some(ready) = &self.ready else { return drop(sender.send(Err(Error::NoClient))) };
+        let session = Arc::clone(&ready.session);
+        // Without a thread the sender goes, and whoever waits is told that nothing comes.
+        let thread = Builder::new().name("lunet-group-ask".into()).spawn(move || {
+            let result = what(&session);
+            drop(session);
+            drop(sender.send(result));
+        });
+        drop(thread);
     }
 
     fn watched(&self, op: OpId, watched: Watched) -> Option<Input> {

@@ -1,19 +1,28 @@
 //! A RADOS client of a group with all that it has open, and what is asked of the cluster by it. Everything here blocks.
 
+use std::fmt;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::Sender;
 use std::time::Duration;
 
-use lunet_gateway::{Ack, ClientName, Epoch, Failure, OpId, Record, Reply, Result};
+use lunet_gateway::{Ack, ClientName, Epoch, Failure, GatewayId, OpId, Record, Reply, Result};
 use lunet_rbd::{Client, Image, ImageName, Object};
 
 use crate::driver::{Config, Event};
+use crate::shared::{self, Heard, Shared, Shares};
 use crate::store::{self, Error};
 
 /// The error number of images that were given up: they are another gateway's.
 const SHUT_DOWN: i32 = 108;
 /// Of a record that makes no sense, or cannot be written.
 const INVALID: i32 = 22;
+/// EIO: the server does not serve the group's configuration.
+const NOT_TAKEN: Failure = Failure::Other(5);
+/// How often the configuration is read anew because the server has changed to another one meanwhile.
+const READS: usize = 8;
+/// How long other gateways have to serve by another configuration.
+const HEARD_LIMIT: Duration = Duration::from_secs(5);
 
 /// A client with its images, the record, and the watch of the record.
 #[derive(Debug)]
@@ -25,6 +34,22 @@ pub(crate) struct Session {
     pub record: Record,
     pub images: Vec<Arc<Image>>,
     object: Object,
+    config: Option<Sharing>,
+}
+
+/// The configuration of the group, and who serves by it.
+struct Sharing {
+    object: Object,
+    shares: Arc<dyn Shares>,
+    me: GatewayId,
+    /// Somebody looks at it.
+    looks: AtomicBool,
+}
+
+impl fmt::Debug for Sharing {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Sharing").field("object", &self.object).finish_non_exhaustive()
+    }
 }
 
 // Images without a group and those of one are fenced by the same rule.
@@ -53,10 +78,81 @@ impl Session {
         let images = volumes.map(|volume| open_image(&client, &volume.image));
         let images = images.collect::<std::result::Result<_, _>>()?;
         // Without a receiver the group has ended.
-        let tell = move |watched| drop(sender.send(Event::Watched(op, watched)));
+        let own = sender.clone();
+        let tell = move |watched| drop(own.send(Event::Watched(op, watched)));
         let watched = object.watch(Box::new(tell));
         watched.map_err(|errno| Error::of("watch the group's record", errno))?;
-        Ok(Self { op, name, record, images, object })
+        let sharing = |shares: &Arc<dyn Shares>| open_config(&client, config, shares, op, sender);
+        let sharing = config.shared.as_ref().map(sharing).transpose()?;
+        let session = Self { op, name, record, images, object, config: sharing };
+        session.catch_up(&group.name)?;
+        Ok(session)
+    }
+
+    /// Has the server serve by the configuration that the cluster has now.
+    ///
+    /// # Errors
+    /// It cannot, or the configuration cannot be read.
+    pub fn catch_up(&self, group: &ImageName) -> std::result::Result<(), Error> {
+        let Some(Sharing { object, shares, .. }) = &self.config else { return Ok(()) };
+        for _ in 0..READS {
+            let since = shares.generation();
+            let found = shared::load(object, group)?;
+            let found = found.ok_or_else(|| Error::NoShared(shared::object_of(group)))?;
+            if shares.take(since, found).map_err(Error::NotTaken)? {
+                return Ok(());
+            }
+        }
+        // It changes faster than it is read: whoever changes it tells of it.
+        Ok(())
+    }
+
+    /// The same, unless somebody is about to do so.
+    pub fn look_at_config(&self, group: &ImageName) -> std::result::Result<(), Error> {
+        let Some(sharing) = &self.config else { return Ok(()) };
+        if sharing.looks.swap(true, Ordering::AcqRel) {
+            return Ok(());
+        }
+        let done = self.catch_up(group);
+        sharing.looks.store(false, Ordering::Release);
+        done
+    }
+
+    /// Answers a gateway that has replaced the configuration.
+    pub fn acknowledge_config(&self, notify: u64, done: &std::result::Result<(), Error>) {
+        let Some(sharing) = &self.config else { return };
+        let trouble = done.as_ref().err().map(Error::to_string);
+        let heard = Heard { gateway: sharing.me, revision: sharing.shares.revision(), trouble };
+        sharing.object.acknowledge(notify, &heard.encode());
+    }
+
+    /// Writes a configuration in the place of the one with the revision before.
+    pub fn write_config(&self, group: &ImageName, next: &Shared) -> std::result::Result<(), Error> {
+        let sharing = self.config.as_ref().ok_or(Error::NoClient)?;
+        shared::write(&sharing.object, group, next)
+    }
+
+    /// Tells all gateways that the configuration is another one. What they have answered, and whether all have.
+    pub fn tell_of_config(&self) -> std::result::Result<(Vec<Heard>, bool), Error> {
+        let sharing = self.config.as_ref().ok_or(Error::NoClient)?;
+        let acks = sharing.object.notify(&[], HEARD_LIMIT);
+        let acks = acks.map_err(|errno| Error::of("tell the other gateways", errno))?;
+        let mut heard: Vec<Heard> =
+            acks.answers.iter().filter_map(|answer| Heard::decode(answer)).collect();
+        heard.sort_by_key(|one| one.gateway);
+        Ok((heard, acks.all))
+    }
+
+    /// Has the images know what they are like now, and the server what the group's configuration is, before anything is
+    /// served.
+    pub fn refresh(&self, group: &ImageName) -> Result {
+        let done = self.each(Image::refresh)?;
+        self.catch_up(group).map(|()| done).map_err(|error| match error {
+            Error::Failed { source, .. } => {
+                Failure::from_errno(source.raw_os_error().unwrap_or(INVALID))
+            }
+            _ => NOT_TAKEN,
+        })
     }
 
     /// Answers a notify. Does not wait for the cluster, but for room if too much I/O is under way.
@@ -116,6 +212,27 @@ impl Session {
     pub fn give_up(&self) {
         self.images.iter().for_each(|image| image.give_up(SHUT_DOWN));
     }
+}
+
+/// The configuration, which is watched.
+fn open_config(
+    client: &Arc<Client>,
+    config: &Config,
+    shares: &Arc<dyn Shares>,
+    op: OpId,
+    sender: Sender<Event>,
+) -> std::result::Result<Sharing, Error> {
+    let name = &config.group.name;
+    let object = shared::open(client, name)?;
+    // Without a receiver the group has ended.
+    let tell = move |watched| drop(sender.send(Event::OfConfig(op, watched)));
+    match object.watch(Box::new(tell)) {
+        Ok(()) => {}
+        Err(store::ENOENT) => return Err(Error::NoShared(shared::object_of(name))),
+        Err(errno) => return Err(Error::of("watch the group's configuration", errno)),
+    }
+    let (shares, me, looks) = (shares.clone(), config.gateway.me, AtomicBool::new(false));
+    Ok(Sharing { object, shares, me, looks })
 }
 
 fn open_image(client: &Arc<Client>, image: &str) -> std::result::Result<Arc<Image>, Error> {

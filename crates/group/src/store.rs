@@ -6,6 +6,8 @@ use std::sync::Arc;
 use lunet_gateway::{Epoch, Invalid, Malformed, Record};
 use lunet_rbd::{Client, ImageName, Object, Place};
 
+use crate::shared::Unreadable;
+
 /// What a server has to say of a group, in one sentence.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{0}")]
@@ -48,6 +50,28 @@ pub enum Error {
     /// The server cannot serve the images.
     #[error("the group's images cannot be served: {0}")]
     Refused(Said),
+    /// There is no configuration.
+    #[error(
+        "the group has no configuration in the cluster, the object {0} is not there: `lunet group create` writes it"
+    )]
+    NoShared(String),
+    /// The configuration cannot be read.
+    #[error("the configuration of the group, the object {object}, cannot be used: {source}")]
+    Unreadable {
+        /// Its object.
+        object: String,
+        /// What is wrong with it.
+        source: Unreadable,
+    },
+    /// Somebody has replaced the configuration.
+    #[error("somebody else has changed the configuration of the group meanwhile")]
+    Changed,
+    /// The server cannot serve by the configuration.
+    #[error("the configuration of the group cannot be served here: {0}")]
+    NotTaken(Said),
+    /// There is no client.
+    #[error("this gateway has no connection to the cluster of the group")]
+    NoClient,
     /// It makes no sense.
     #[error(transparent)]
     Invalid(#[from] Invalid),
@@ -100,8 +124,8 @@ pub(crate) fn load(object: &Object, group: &ImageName) -> Result<Record, Error> 
     }
 }
 
-const ENOENT: i32 = 2;
-const EEXIST: i32 = 17;
+pub(crate) const ENOENT: i32 = 2;
+pub(crate) const EEXIST: i32 = 17;
 
 /// A client for a gateway: with all the rights that a takeover needs, as nobody looks at that time.
 pub(crate) fn connect(group: &Place) -> Result<Arc<Client>, Error> {

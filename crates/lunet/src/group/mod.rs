@@ -245,7 +245,7 @@ fn start(
             keeping: None,
         }
     };
-    let wanted = lunet_group::Config { group: group.place(), gateway: me, agrees };
+    let wanted = lunet_group::Config { group: group.place(), gateway: me, agrees, shared: None };
     let running = lunet_group::Group::start(wanted, serving).context("cannot start its thread")?;
     Ok(Running { config: group.clone(), state, group: running })
 }
