@@ -38,6 +38,20 @@ pub struct Group {
     pub heir: Option<u16>,
     /// How often it has changed hands; 0 if that is not known here.
     pub epoch: u64,
+    /// The revision of the configuration in the cluster that this gateway serves by; `None` if the group is configured in
+    /// files, or it is not known yet.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub config: Option<u64>,
     /// What is wrong, in one sentence.
     pub trouble: Option<String>,
+}
+
+/// What the gateways of a failover group share of their configuration.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct GroupConfig {
+    /// Counts its changes, from 1.
+    pub revision: u64,
+    /// Its text without secrets, behind a line that says the revision.
+    pub text: String,
 }

@@ -2,7 +2,10 @@
 
 use serde::{Deserialize, Serialize};
 
-use crate::{Change, Done, Group, Portal, Preview, Session, Snapshot, Stats, Target, Volume};
+use crate::{
+    Change, Done, Group, GroupConfig, Portal, Preview, SecretText, Session, Snapshot, Stats,
+    Target, Volume,
+};
 
 /// What a client asks.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -38,6 +41,21 @@ pub enum Request {
     TakeOverGroup {
         /// Its name.
         group: String,
+    },
+    /// What the gateways of a failover group share of their configuration: [`GroupConfig`].
+    GroupConfig {
+        /// Its name.
+        group: String,
+    },
+    /// Replace it: [`Done`].
+    SetGroupConfig {
+        /// Its name.
+        group: String,
+        /// The text. If it begins with the line of a revision, only that one is replaced.
+        text: SecretText,
+        /// Although sessions lose what they use.
+        #[serde(default)]
+        force: bool,
     },
     /// Change what is served: [`Done`].
     Change {
@@ -95,6 +113,8 @@ pub enum Answer {
     Config(Box<Configuration>),
     /// To [`Request::Groups`].
     Groups(Vec<Group>),
+    /// To [`Request::GroupConfig`].
+    GroupConfig(GroupConfig),
     /// To [`Request::Change`].
     Done(Done),
     /// To [`Request::Preview`].

@@ -260,7 +260,7 @@ mod tests {
     fn plan_of(file: &Path, data: &Path) -> Plan {
         let options = Options { data: Some(data.to_owned()), ..Options::default() };
         let text = "[[target]]\nname = 'iqn.2026-11.l:x'\n".to_owned();
-        of_text(&options, file, text.into()).unwrap()
+        of_text(&options, file, text.into(), Vec::new()).unwrap()
     }
 
     /// A start on a machine that mounts nothing.

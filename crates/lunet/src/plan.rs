@@ -17,9 +17,10 @@ use lunet_server::Transports;
 use zeroize::Zeroizing;
 
 use crate::config::{
-    self, Backend, Cache, Config, ControlAt, Hosts, Nvme, Portal, Provisioning, Subsystem, Target,
-    Volume,
+    self, Backend, Cache, Config, ControlAt, Hosts, Nvme, Portal, Provisioning, Shared, Subsystem,
+    Target, Volume,
 };
+use crate::group::copies;
 use crate::trouble::refused;
 use crate::{belongs, control, owned, secrets, serve, users};
 
@@ -96,6 +97,29 @@ pub struct Plan {
     pub socket: PathBuf,
     /// Where the REST interface and the page are.
     pub page: Page,
+    /// What failover groups share with their other gateways, as far as it is known. There may be secrets in it.
+    pub shared: Vec<Shared>,
+}
+
+impl Plan {
+    /// What is shared, with other content for one group, which is there or not.
+    pub fn sharing(&self, next: Shared) -> Vec<Shared> {
+        let mut all = self.shared.clone();
+        match all.iter_mut().find(|one| one.group == next.group) {
+            Some(one) => *one = next,
+            None => all.push(next),
+        }
+        all
+    }
+
+    /// What the group that a target belongs to shares, if it does.
+    pub fn shared_with(&self, target: &str) -> Option<&Shared> {
+        let is_its = |group: &&config::Group| {
+            group.shared && self.config.targets[group.target].name == target
+        };
+        let group = self.config.groups.iter().find(is_its)?;
+        self.shared.iter().find(|one| one.group == group.name)
+    }
 }
 
 /// Where the REST interface and the page are.
@@ -114,13 +138,28 @@ pub struct Wrong {
     text: String,
     /// The mistakes in the order of their lines.
     pub mistakes: Vec<config::Mistake>,
+    /// For each of them, the group whose shared configuration it is in.
+    pub groups: Vec<Option<String>>,
 }
 
 impl Wrong {
     fn new(path: &Path, mistakes: Vec<config::Mistake>) -> Self {
         let lines: Vec<String> =
             mistakes.iter().map(|m| format!("{}:{m}", path.display())).collect();
-        Self { text: lines.join("\n"), mistakes }
+        let groups = vec![None; mistakes.len()];
+        Self { text: lines.join("\n"), mistakes, groups }
+    }
+
+    /// The same of a file and what groups share.
+    fn placed(path: &Path, mistakes: Vec<config::Mistake>, text: &str, shared: &[Shared]) -> Self {
+        let (groups, mistakes): (Vec<_>, Vec<_>) =
+            config::placed(mistakes, text, shared).into_iter().unzip();
+        let line = |(group, mistake): (&Option<String>, &config::Mistake)| match group {
+            Some(group) => format!("configuration of group {group}:{mistake}"),
+            None => format!("{}:{mistake}", path.display()),
+        };
+        let lines: Vec<String> = groups.iter().zip(&mistakes).map(line).collect();
+        Self { text: lines.join("\n"), mistakes, groups }
     }
 }
 
@@ -137,7 +176,7 @@ pub fn read_config(path: &Path) -> Result<Config> {
         Ok(())
     })?;
     let config = check(path, &text)?;
-    let plan = of_text(&Options::default(), path, text)?;
+    let plan = of_text(&Options::default(), path, text, Vec::new())?;
     let data = config.server.data.is_some();
     if data {
         drop(belongs::check(&plan)?);
@@ -208,9 +247,26 @@ pub fn plan(options: &Options) -> Result<Plan> {
     let file = named.cloned().unwrap_or_else(|| data.join(OWN_FILE));
     // What cannot be looked at is read, and the error says why: no default is served in its place.
     if named.is_some() || !matches!(files::look(&file), Found::Absent) {
-        return of_text(options, &file, read_own(&file)?);
+        let text = read_own(&file)?;
+        let kept = kept(options, &file, &text)?;
+        // What does not fit the file of today waits for the cluster, and keeps nothing else from being served.
+        let whole = (!kept.is_empty()).then(|| of_text(options, &file, text.clone(), kept));
+        return match whole {
+            Some(Ok(plan)) => Ok(plan),
+            Some(Err(_)) | None => of_text(options, &file, text, Vec::new()),
+        };
     }
-    Ok(resolve(options, demo(options), file, None))
+    Ok(resolve(options, demo(options), (file, None), Vec::new()))
+}
+
+/// What this gateway has kept of what its groups share.
+fn kept(options: &Options, file: &Path, text: &str) -> Result<Vec<Shared>> {
+    let config = check(file, text)?;
+    let said = options.data.clone().or(config.server.data);
+    let data = said.unwrap_or_else(|| options.data());
+    // One that cannot be read is told when its group is started.
+    let read = |group: &config::Pending| copies::read(&data, &group.name).ok().flatten();
+    Ok(config.pending.iter().filter_map(read).collect())
 }
 
 /// A sentence on a configuration that somebody may expect to be read because it is in the current directory, as
@@ -227,23 +283,32 @@ pub fn unread(options: &Options, file: &Path, here: &Path) -> Option<String> {
     Some(format!("{here} in this directory is not read: `lunet serve --config {here}` reads it"))
 }
 
-/// Makes the plan for a configuration file with this text.
+/// Makes the plan for a configuration file with this text, and what groups share beside it.
 ///
 /// # Errors
 /// The text is wrong, contradicts the options, or names a secret that cannot be read.
-pub fn of_text(options: &Options, file: &Path, text: Zeroizing<String>) -> Result<Plan> {
+pub fn of_text(
+    options: &Options,
+    file: &Path,
+    text: Zeroizing<String>,
+    shared: Vec<Shared>,
+) -> Result<Plan> {
     let mut config = check(file, &text)?;
     agree(options, &config)?;
-    secrets::read(&mut config, file).map_err(|mistakes| Wrong::new(file, mistakes))?;
-    Ok(resolve(options, config, file.to_owned(), Some(text)))
+    let wrong = |mistakes| Wrong::placed(file, mistakes, &text, &shared);
+    if !shared.is_empty() {
+        config = config::check_with(&text, &shared).map_err(wrong)?;
+    }
+    secrets::read(&mut config, file).map_err(wrong)?;
+    Ok(resolve(options, config, (file.to_owned(), Some(text)), shared))
 }
 
 /// Fills in what the configuration leaves out.
 fn resolve(
     options: &Options,
     mut config: Config,
-    file: PathBuf,
-    text: Option<Zeroizing<String>>,
+    (file, text): (PathBuf, Option<Zeroizing<String>>),
+    shared: Vec<Shared>,
 ) -> Plan {
     let data = options.data.clone().or(config.server.data.take());
     let data = data.unwrap_or_else(|| options.data());
@@ -264,7 +329,7 @@ fn resolve(
         config.nvme.open();
         config.targets.iter_mut().for_each(|target| target.access.open = true);
     }
-    Plan { config, file, text, data, socket, page }
+    Plan { config, file, text, data, socket, page, shared }
 }
 
 /// Where the REST interface is. A server that was given its address by an option is often one of several: it takes none
@@ -387,6 +452,7 @@ fn demo(options: &Options) -> Config {
         targets: vec![target],
         discovery: config::Access::default(),
         groups: Vec::new(),
+        pending: Vec::new(),
         nvme: Nvme { subsystems: vec![subsystem], ..Nvme::default() },
         control: config::Control::default(),
         sandbox: config::Sandbox::default(),

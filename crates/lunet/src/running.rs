@@ -91,7 +91,7 @@ impl Opened {
             start(&config, &served).map_err(|error| not_started(&error, &served.plan))?;
         let nvme = Arc::new(nvme);
         let manager = Arc::new(Manager::new(&options, (server.handle(), nvme.clone()), served));
-        let groups = match Groups::start(&config, (&server.handle(), nvme.handle()), &manager) {
+        let groups = match Groups::start(&config, (&server.handle(), &nvme), &manager) {
             Ok(groups) => Arc::new(groups),
             Err(error) => {
                 let _ = nvme.take().map(|nvme| nvme.stop(Duration::ZERO));
@@ -353,6 +353,12 @@ impl Asked {
                 self.order(origin, &group, Some(gateway)).map(Answer::Done)
             }
             Request::TakeOverGroup { group } => self.order(origin, &group, None).map(Answer::Done),
+            Request::GroupConfig { group } => {
+                self.manager.group_config(&group).map(Answer::GroupConfig)
+            }
+            Request::SetGroupConfig { group, text, force } => {
+                self.set_group_config(origin, &group, text.text(), force).map(Answer::Done)
+            }
             Request::Change { change, .. } => {
                 let done = self.manager.change(&change);
                 audit::log(origin, &change, &done, &self.listener);
@@ -372,6 +378,24 @@ impl Asked {
             Err(error) => {
                 tracing::warn!("order by {origin}: group {group:?}: {what}: refused: {error:#}");
             }
+        }
+        done
+    }
+
+    /// Replaces what the gateways of a group share.
+    fn set_group_config(
+        &self,
+        origin: &Origin,
+        group: &str,
+        text: &str,
+        force: bool,
+    ) -> Result<Done> {
+        let done = self.manager.set_group_config(group, text, force);
+        match &done {
+            Ok(done) => tracing::info!("change by {origin}: {}", done.done),
+            Err(error) => tracing::warn!(
+                "change by {origin}: the configuration of group {group:?}: refused: {error:#}"
+            ),
         }
         done
     }

@@ -1,12 +1,21 @@
 //! `lunet group`
 
-use std::path::PathBuf;
-use std::process::ExitCode;
+use std::env;
+use std::ffi::OsString;
+use std::fs;
+use std::io::Write;
+use std::os::unix::fs::DirBuilderExt;
+use std::path::{Path, PathBuf};
+use std::process::{Command, ExitCode};
 
-use anyhow::Result;
+use anyhow::{Context, Result, bail, ensure};
 use clap::Subcommand;
+use lunet::config::Shared;
 use lunet::control::{Client, Layout};
-use lunet::{group, plan, tables};
+use lunet::plan::Options;
+use lunet::{config, group, plan, tables};
+use lunet_api::SecretText;
+use zeroize::Zeroizing;
 
 use super::{Ask, answer, print};
 
@@ -25,6 +34,32 @@ pub enum GroupCommand {
         /// Configuration file [default: that of this machine's service, /etc/lunet/lunet.toml]
         #[arg(long, value_name = "FILE")]
         config: Option<PathBuf>,
+        /// Volumes and target of a group with `shared = true`, which are written into the cluster
+        #[arg(long, value_name = "FILE")]
+        shared: Option<PathBuf>,
+    },
+    /// Show, replace or edit the configuration that the gateways of a group share, without its secrets
+    Config {
+        /// Its name in the configuration of the gateway that is asked
+        #[arg(value_name = "NAME")]
+        name: String,
+        /// Replace it by this file; if that begins with the line of a revision, only that one
+        #[arg(long, value_name = "FILE")]
+        set: Option<PathBuf>,
+        /// Edit it with $VISUAL or $EDITOR
+        #[arg(long, conflicts_with = "set")]
+        edit: bool,
+        /// Replace it although sessions lose what they use
+        #[arg(long)]
+        force: bool,
+        /// Show it with its secrets, as the cluster has it, which is asked by the user and keyring of the configuration file
+        #[arg(long, conflicts_with_all = ["set", "edit", "force", "json"])]
+        secrets: bool,
+        /// Configuration file, for --secrets [default: that of this machine's service, /etc/lunet/lunet.toml]
+        #[arg(long, value_name = "FILE")]
+        config: Option<PathBuf>,
+        #[command(flatten)]
+        ask: Ask,
     },
     /// Have a group go to another gateway in good order: initiators see a pause
     Move {
@@ -50,12 +85,29 @@ pub enum GroupCommand {
 pub fn run(command: GroupCommand) -> Result<ExitCode> {
     match command {
         GroupCommand::List(ask) => answer(&ask, Client::groups, |all| tables::groups(all)),
-        GroupCommand::Create { name, gateways, config } => {
-            let file = config.unwrap_or_else(|| Layout::of_service(|_| None).config);
-            let config = plan::read_config(&file)?;
-            group::create(&config, &name, gateways)?;
-            print(&format!("group {name} is there, for gateways 1 to {gateways}\n"))?;
+        GroupCommand::Create { name, gateways, config, shared } => {
+            let file = config.unwrap_or_else(of_service);
+            let done = match shared {
+                None => create(&name, gateways, &file)?,
+                Some(shared) => create_shared(&name, gateways, &file, &shared)?,
+            };
+            print(&format!("{done}\n"))?;
             Ok(ExitCode::SUCCESS)
+        }
+        GroupCommand::Config { name, secrets: true, config, .. } => {
+            let config = plan::read_config(&config.unwrap_or_else(of_service))?;
+            let found = group::read_config(&config, &name)?;
+            let text = Zeroizing::new(found.head() + &found.text);
+            print(&text)?;
+            Ok(ExitCode::SUCCESS)
+        }
+        GroupCommand::Config { name, set: Some(file), force, ask, .. } => {
+            let text = SecretText::new(read(&file)?);
+            ask.done(ask.place.client()?.set_group_config(name, text, force)?)
+        }
+        GroupCommand::Config { name, edit: true, force, ask, .. } => edit(&name, force, &ask),
+        GroupCommand::Config { name, ask, .. } => {
+            answer(&ask, |client| client.group_config(name), |shown| shown.text.clone())
         }
         GroupCommand::Move { name, gateway, ask } => answer(
             &ask,
@@ -66,4 +118,78 @@ pub fn run(command: GroupCommand) -> Result<ExitCode> {
             answer(&ask, |client| client.take_over_group(name), |done| format!("{}\n", done.done))
         }
     }
+}
+
+/// The configuration of this machine's service.
+fn of_service() -> PathBuf {
+    Layout::of_service(|_| None).config
+}
+
+/// A text with secrets.
+fn read(file: &Path) -> Result<Zeroizing<String>> {
+    let text = lunet_os::fs::read_text(file, config::MAX_BYTES).map(Zeroizing::new);
+    text.with_context(|| format!("cannot read {}", file.display()))
+}
+
+fn create(name: &str, gateways: u16, file: &Path) -> Result<String> {
+    let config = plan::read_config(file)?;
+    if config.pending.iter().any(|group| group.name == name) {
+        bail!(
+            "group {name} has `shared = true`: name the file with its volumes and its target with --shared"
+        );
+    }
+    group::create(&config, name, gateways, None)
+}
+
+fn create_shared(name: &str, gateways: u16, file: &Path, shared: &Path) -> Result<String> {
+    let config = plan::read_config(file)?;
+    if !config.pending.iter().any(|group| group.name == name) {
+        bail!("{} has no [group.{name}] with `shared = true`", file.display());
+    }
+    let text = read(shared)?;
+    let text = match lunet_group::split(&text)? {
+        Some((_, rest)) => Zeroizing::new(rest.to_owned()),
+        None => text,
+    };
+    ensure!(
+        text.len() <= lunet_group::MAX_TEXT,
+        "{}: a group shares at most {} bytes",
+        shared.display(),
+        lunet_group::MAX_TEXT
+    );
+    let shared = Shared { group: name.to_owned(), revision: 1, text };
+    let (options, text) = (Options::default(), plan::read_own(file)?);
+    let plan = plan::of_text(&options, file, text, vec![shared.clone()])?;
+    group::create(&plan.config, name, gateways, Some(&shared))
+}
+
+/// Has somebody edit the configuration of a group, and writes it. What was refused stays in its file.
+fn edit(name: &str, force: bool, ask: &Ask) -> Result<ExitCode> {
+    let client = ask.place.client()?;
+    let before = client.group_config(name.to_owned())?.text;
+    let editor = ["VISUAL", "EDITOR"].iter().find_map(env::var_os);
+    let editor = editor.filter(|editor| !editor.is_empty()).unwrap_or_else(|| OsString::from("vi"));
+    // Nobody else may read it: there may be new secrets in it.
+    let folder = env::temp_dir().join(format!("lunet-{}-{name}", std::process::id()));
+    let made = fs::DirBuilder::new().mode(0o700).create(&folder);
+    made.with_context(|| format!("cannot make {} for the text", folder.display()))?;
+    let file = folder.join("group.toml");
+    let mut made = fs::File::create_new(&file).context("cannot write the text")?;
+    made.write_all(before.as_bytes()).context("cannot write the text")?;
+    drop(made);
+    // An editor may be a command with options, as for git.
+    let mut command = Command::new("sh");
+    command.arg("-c").arg("exec $0 \"$1\"").arg(&editor).arg(&file);
+    let ended = command.status().context("cannot start the editor")?;
+    ensure!(ended.success(), "the editor has failed: what it has left is in {}", file.display());
+    let text = read(&file)?;
+    if *text == before {
+        fs::remove_dir_all(&folder)?;
+        print("nothing was changed\n")?;
+        return Ok(ExitCode::SUCCESS);
+    }
+    let done = client.set_group_config(name.to_owned(), SecretText::new(text), force);
+    let done = done.with_context(|| format!("your text is in {}", file.display()))?;
+    fs::remove_dir_all(&folder)?;
+    ask.done(done)
 }

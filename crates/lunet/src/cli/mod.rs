@@ -32,7 +32,7 @@ use std::process::ExitCode;
 use anyhow::{Context, Result, bail};
 use clap::Args;
 use lunet::control::{self, Client};
-use lunet_api::{Change, SilentShard};
+use lunet_api::{Change, Done, SilentShard};
 use lunet_iscsi::printable::printable_json;
 use serde::Serialize;
 
@@ -144,7 +144,11 @@ impl Where {
 impl Ask {
     /// Has something changed, and says what was done.
     fn change(&self, change: Change) -> Result<ExitCode> {
-        let done = self.place.client()?.change(change)?;
+        self.done(self.place.client()?.change(change)?)
+    }
+
+    /// Prints what was done, and what should be known of it.
+    fn done(&self, done: Done) -> Result<ExitCode> {
         if self.json {
             print(&json_text(&done)?)?;
             return Ok(ExitCode::SUCCESS);

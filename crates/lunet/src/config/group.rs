@@ -8,9 +8,10 @@ use lunet_scsi::alua::{AccessState, Alua};
 
 use super::mistake::Mistakes;
 use super::reach::leading;
-use super::reader::{Section, integer, string};
+use super::reader::{At, Section, boolean, integer, string};
 use super::schema;
 use super::sections::Listening;
+use super::shared::{self, Shared};
 use super::volumes::{Found, cluster};
 use super::{Backend, Portal, Server, Subsystem, Target, Volume};
 use crate::names;
@@ -28,6 +29,8 @@ pub struct Group {
     pub rank: u32,
     /// The index of its target in [`Config::targets`](super::Config::targets).
     pub target: usize,
+    /// Its volumes and its target are in the cluster.
+    pub shared: bool,
     /// The configuration of Ceph; /etc/ceph/ceph.conf if left out.
     pub conf: Option<PathBuf>,
     /// The user of the cluster, without `client.`; admin if left out.
@@ -56,12 +59,49 @@ impl Group {
     }
 }
 
+/// A group of which it is not known yet what its gateways share.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Pending {
+    /// Its name here.
+    pub name: String,
+    /// Where its record is.
+    pub record: ImageName,
+    /// Which of its gateways this is.
+    pub gateway: u16,
+    /// As of a [`Group`].
+    pub conf: Option<PathBuf>,
+    /// As of a [`Group`].
+    pub user: Option<String>,
+    /// As of a [`Group`].
+    pub keyring: Option<PathBuf>,
+}
+
+impl Pending {
+    /// How its record is reached.
+    pub fn place(&self) -> Place {
+        Place {
+            conf: self.conf.clone(),
+            user: self.user.clone(),
+            keyring: self.keyring.clone(),
+            ..Place::new(self.record.clone())
+        }
+    }
+}
+
+/// True if the target of a group is in the cluster.
+pub(super) fn some_are_shared(top: &Section<'_>) -> bool {
+    let groups = top.raw("group").and_then(|groups| groups.get_ref().as_table());
+    groups.is_some_and(|all| all.values().any(|group| shared::says_shared(group.get_ref())))
+}
+
 /// What else is configured, as a group has to fit it.
 pub(super) struct Around<'a> {
     pub(super) server: &'a Server,
     pub(super) portals: &'a Listening,
     pub(super) targets: &'a [Target],
     pub(super) subsystems: &'a [Subsystem],
+    /// What is known of what groups share.
+    pub(super) shared: &'a [Shared],
 }
 
 /// Reads all groups, and marks their volumes.
@@ -70,23 +110,41 @@ pub(super) fn groups(
     around: &Around<'_>,
     volumes: &mut [Found],
     mistakes: &mut Mistakes,
-) -> Vec<Group> {
-    let Some(value) = top.raw("group") else { return Vec::new() };
+) -> (Vec<Group>, Vec<Pending>) {
+    let (mut out, mut pending): (Vec<Group>, Vec<Pending>) = (Vec::new(), Vec::new());
+    let Some(value) = top.raw("group") else { return (out, pending) };
     let Some(tables) = value.get_ref().as_table() else {
         let text = format!("must be written as {}, once for each", schema::GROUP.heading);
         mistakes.add(value.span().start, "group", text);
-        return Vec::new();
+        return (out, pending);
     };
-    let mut out: Vec<Group> = Vec::new();
     for (name, value) in tables {
         let key = format!("group.{}", name.get_ref());
         if let Err(text) = names::check_volume_name(name.get_ref()) {
             mistakes.add(name.span().start, key.clone(), text);
         }
         let Some(table) = Section::open(value, key, &schema::GROUP, mistakes) else { continue };
-        let Some(group) = group(name.get_ref(), &table, around, mistakes) else { continue };
-        let same = |other: &&Group| other.record == group.record || other.target == group.target;
-        if let Some(other) = out.iter().find(same) {
+        let Some((seat, rank)) = seat(name.get_ref(), &table, mistakes) else { continue };
+        let is_shared = is_shared(&table, mistakes);
+        check_file(&table, seat.gateway, is_shared, around, mistakes);
+        let known = || around.shared.iter().any(|one| one.group == seat.name);
+        let records = out.iter().map(|group| (&group.name, &group.record));
+        let mut records = records.chain(pending.iter().map(|group| (&group.name, &group.record)));
+        if let Some((other, _)) = records.find(|(_, record)| **record == seat.record) {
+            let text = format!("has the record or the target of group \"{other}\" already");
+            mistakes.add(table.offset, table.path.clone(), text);
+        }
+        if is_shared && !known() {
+            pending.push(seat);
+            continue;
+        }
+        let found = match is_shared {
+            true => shared_target(&seat.name, around),
+            false => target(&table, around, mistakes),
+        };
+        let Some(target) = found else { continue };
+        let group = seat.of_target(target, rank, is_shared);
+        if let Some(other) = out.iter().find(|other| other.target == group.target) {
             let text = format!("has the record or the target of group \"{}\" already", other.name);
             mistakes.add(table.offset, table.path.clone(), text);
         }
@@ -95,18 +153,68 @@ pub(super) fn groups(
         for (_, at) in &target.luns {
             volumes[*at].value.iter_mut().for_each(|it| it.group = Some(group.name.clone()));
         }
+        if group.shared {
+            all_are_luns(&group, around, volumes, mistakes);
+        }
         out.push(group);
     }
-    out
+    (out, pending)
 }
 
-fn group(
-    name: &str,
-    table: &Section<'_>,
-    around: &Around<'_>,
-    mistakes: &mut Mistakes,
-) -> Option<Group> {
-    ["record", "gateway", "targets"].iter().for_each(|key| table.missing(key, mistakes));
+impl Pending {
+    /// The group, whose target is known.
+    fn of_target(self, target: usize, rank: u32, shared: bool) -> Group {
+        let Self { name, record, gateway, conf, user, keyring } = self;
+        Group { name, record, gateway, rank, target, shared, conf, user, keyring }
+    }
+}
+
+/// The key `shared`, by which the target is not named.
+fn is_shared(table: &Section<'_>, mistakes: &mut Mistakes) -> bool {
+    let mut shared = false;
+    table.set("shared", &mut shared, &boolean, mistakes);
+    match (shared, table.raw("targets")) {
+        (true, Some(targets)) => {
+            let text = "is in the cluster with `shared`: leave it out";
+            mistakes.add(targets.span().start, table.key("targets"), text);
+        }
+        (false, None) => table.missing("targets", mistakes),
+        _ => {}
+    }
+    shared
+}
+
+/// The index of the target that a group shares. What is wrong with it was noted.
+fn shared_target(group: &str, around: &Around<'_>) -> Option<usize> {
+    let text = &around.shared.iter().find(|one| one.group == group)?.text;
+    let root = toml::de::DeTable::parse(text).ok()?;
+    let [target] = root.get_ref().get("target")?.get_ref().as_array()?.as_ref() else {
+        return None;
+    };
+    let name = target.get_ref().as_table()?.get("name")?.get_ref().as_str()?;
+    around.targets.iter().position(|target| target.name == name)
+}
+
+/// Refuses volumes that a group shares and does not show.
+fn all_are_luns(group: &Group, around: &Around<'_>, volumes: &[Found], mistakes: &mut Mistakes) {
+    let Some(one) = around.shared.iter().find(|one| one.group == group.name) else { return };
+    let Ok(root) = toml::de::DeTable::parse(&one.text) else { return };
+    let named = root.get_ref().get("volumes").and_then(|all| all.get_ref().as_table());
+    let target = &around.targets[group.target];
+    for name in named.into_iter().flat_map(|all| all.keys()) {
+        let Some(at) = volumes.iter().position(|it| it.name == name.get_ref().as_ref()) else {
+            continue;
+        };
+        if !target.luns.iter().any(|(_, index)| *index == at) {
+            let text = "is no LUN of the group's target, and a group shares nothing else";
+            mistakes.add(volumes[at].offset, format!("volumes.{}", volumes[at].name), text);
+        }
+    }
+}
+
+/// Which gateway of which group this is, and its rank.
+fn seat(name: &str, table: &Section<'_>, mistakes: &mut Mistakes) -> Option<(Pending, u32)> {
+    ["record", "gateway"].iter().for_each(|key| table.missing(key, mistakes));
     let record = table.get(
         "record",
         &|value| ImageName::parse(&string(value)?).map_err(|refusal| refusal.to_string()),
@@ -115,11 +223,10 @@ fn group(
     let gateway = table.get("gateway", &|v| integer(v, 1..=65_535), mistakes);
     let rank = table.get("rank", &|v| integer(v, 0..=65_535), mistakes);
     let (conf, user, keyring) = cluster(table, mistakes);
-    let target = target(table, around, mistakes);
     let gateway = gateway?.value as u16;
     let rank = rank.map_or(u32::from(gateway) - 1, |rank| rank.value as u32);
-    let (record, target) = (record?.value, target?);
-    Some(Group { name: name.to_owned(), record, gateway, rank, target, conf, user, keyring })
+    let record = record?.value;
+    Some((Pending { name: name.to_owned(), record, gateway, conf, user, keyring }, rank))
 }
 
 /// The index of its one target.
@@ -147,11 +254,6 @@ fn fits(
 ) {
     let target = &around.targets[group.target];
     let at = table.raw("targets").map_or(table.offset, |value| value.span().start);
-    if around.server.alua != Alua::Implicit {
-        let text =
-            "needs `alua = \"implicit\"` in [server]: access states are the group's to change";
-        mistakes.add(table.offset, table.path.clone(), text);
-    }
     for text in wrong_with(group, target, around) {
         mistakes.add(at, table.key("targets"), text);
     }
@@ -172,6 +274,45 @@ fn fits(
     }
 }
 
+/// Refuses what is wrong with the rest of the file, whatever the group's target is. All portals lead to one that is shared.
+fn check_file(
+    table: &Section<'_>,
+    gateway: u16,
+    shared: bool,
+    around: &Around<'_>,
+    mistakes: &mut Mistakes,
+) {
+    if around.server.alua != Alua::Implicit {
+        let text =
+            "needs `alua = \"implicit\"` in [server]: access states are the group's to change";
+        mistakes.add(table.offset, table.path.clone(), text);
+    }
+    if shared {
+        let all: Vec<_> = around.portals.iscsi.iter().collect();
+        for text in wrong_with_portals(gateway, &all) {
+            mistakes.add(table.offset, table.path.clone(), text);
+        }
+    }
+}
+
+/// What is wrong with the portals that lead to the target of a group.
+fn wrong_with_portals(gateway: u16, leading: &[&At<Portal>]) -> Vec<String> {
+    let mut wrong = Vec::new();
+    let right = |tag: u16| tag == gateway;
+    // Without any, there is the one that is opened by default.
+    if leading.is_empty() && !right(1) || !leading.iter().all(|portal| right(portal.value.tag)) {
+        wrong.push(format!(
+            "has a target whose portals have other tags than {gateway}: each [[portal]] that leads to it needs \
+             `tag = {gateway}`, the number of this gateway"
+        ));
+    }
+    if !leading.iter().all(|portal| is_plain(&portal.value)) {
+        let text = "has a target with a portal that has `group-state` or `preferred`: access states are the group's";
+        wrong.push(text.to_owned());
+    }
+    wrong
+}
+
 /// What is wrong with the target of a group, and with the portals that lead to it.
 fn wrong_with(group: &Group, target: &Target, around: &Around<'_>) -> Vec<String> {
     let mut wrong = Vec::new();
@@ -182,18 +323,8 @@ fn wrong_with(group: &Group, target: &Target, around: &Around<'_>) -> Vec<String
     let all = around.portals.iscsi.iter().enumerate();
     let leads = |at: &usize| target.portals.is_empty() || target.portals.contains(at);
     let leading: Vec<_> = all.filter(|(at, _)| leads(at)).map(|(_, portal)| portal).collect();
-    let right = |tag: u16| tag == group.gateway;
-    // Without any, there is the one that is opened by default.
-    if leading.is_empty() && !right(1) || !leading.iter().all(|portal| right(portal.value.tag)) {
-        wrong.push(format!(
-            "has a target whose portals have other tags than {0}: each [[portal]] that leads to it needs `tag = {0}`, the number \
-             of this gateway",
-            group.gateway
-        ));
-    }
-    if !leading.iter().all(|portal| is_plain(&portal.value)) {
-        let text = "has a target with a portal that has `group-state` or `preferred`: access states are the group's";
-        wrong.push(text.to_owned());
+    if !group.shared {
+        wrong.extend(wrong_with_portals(group.gateway, &leading));
     }
     let in_order = target.luns.iter().enumerate().all(|(n, (lun, _))| usize::from(*lun) == n);
     if target.luns.is_empty() || target.luns.len() > MAX_VOLUMES || !in_order {

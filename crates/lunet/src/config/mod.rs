@@ -13,6 +13,7 @@ mod reader;
 mod sandbox;
 pub mod schema;
 mod sections;
+mod shared;
 mod summary;
 mod targets;
 mod volumes;
@@ -30,18 +31,20 @@ use lunet_front_nvme::Tls;
 use lunet_scsi::alua::{AccessState, Alua};
 use lunet_scsi::{Designator, Threshold};
 use lunet_server::{SendWithInvalidate, Transports};
+use toml::Spanned;
 use toml::de::DeTable;
 
 pub use access::Access;
 pub use control::{
     CONTROL_PORT, Control, ControlAt, DEFAULT_CONTROL, SocketGroup, parse_control_option,
 };
-pub use group::{Group, image_of};
+pub use group::{Group, Pending, image_of};
 pub use mistake::Mistake;
 pub use nvme::{Host, HostSecret, Hosts, NVME_PORT, Nvme, SecretPlace, Subsystem};
 pub use reach::is_for_discovery;
 pub use sandbox::Sandbox;
 pub use sections::{AddressError, parse_nvme_portal, parse_portal, state_word};
+pub use shared::{Shared, placed};
 pub use summary::summary;
 
 use mistake::Mistakes;
@@ -82,6 +85,8 @@ pub struct Config {
     pub discovery: Access,
     /// `[group.NAME]`, in the order of their names.
     pub groups: Vec<Group>,
+    /// Those of which it is not known yet what they share.
+    pub pending: Vec<Pending>,
     /// What is served over NVMe, of `[[portal]]`, `[[target]]` and `[[subsystem]]`.
     pub nvme: Nvme,
     /// `[control]`
@@ -386,7 +391,11 @@ const TWICE: &str = "duplicate key";
 /// # Errors
 /// Every mistake that was found, in the order of lines, at most a hundred.
 pub fn check(text: &str) -> Result<Config, Vec<Mistake>> {
-    let mut mistakes = Mistakes::new(text);
+    check_with(text, &[])
+}
+
+/// Reads the text of a file. `None` if it cannot be read as TOML.
+fn parse<'t>(text: &'t str, mistakes: &mut Mistakes) -> Option<Spanned<DeTable<'t>>> {
     let (root, errors) = DeTable::parse_recoverable(text);
     let mut last = 0;
     let mut broken = false;
@@ -406,15 +415,23 @@ pub fn check(text: &str) -> Result<Config, Vec<Mistake>> {
     }
     // What the parser makes of broken text would only lead to mistakes that are none. Of a key that
     // is there twice it takes the first, and the rest of the text is as it was meant.
-    if broken {
-        return Err(mistakes.into_sorted());
-    }
+    (!broken).then_some(root)
+}
+
+/// Reads a configuration, with what failover groups of it share, which is read as if it stood behind it.
+///
+/// # Errors
+/// As for [`check`]; [`placed`] says where the mistakes are.
+pub fn check_with(text: &str, shared: &[Shared]) -> Result<Config, Vec<Mistake>> {
+    let whole = shared::Whole::new(text, shared);
+    let mut mistakes = Mistakes::new(&whole.text);
+    let Some(root) = whole.parse(text, &mut mistakes) else { return Err(mistakes.into_sorted()) };
     // A later version may have keys that would all be mistakes.
-    if let Some(later) = sections::later_version(root.get_ref()) {
+    if let Some(later) = sections::later_version(&root) {
         mistakes.add(later.offset, "version", later.value);
         return Err(mistakes.into_sorted());
     }
-    let top = Section::new(root.get_ref(), 0, String::new(), &schema::ROOT, &mut mistakes);
+    let top = Section::new(&root, 0, String::new(), &schema::ROOT, &mut mistakes);
     sections::version(&top, &mut mistakes);
     let server = sections::server(&top, &mut mistakes);
     let iscsi = sections::iscsi(&top, &mut mistakes);
@@ -428,8 +445,9 @@ pub fn check(text: &str) -> Result<Config, Vec<Mistake>> {
         portals: &portals,
         targets: &targets,
         subsystems: &subsystems,
+        shared,
     };
-    let groups = group::groups(&top, &around, &mut volumes, &mut mistakes);
+    let (groups, pending) = group::groups(&top, &around, &mut volumes, &mut mistakes);
     let (referrals, announce) = nvme::general(&top, &mut mistakes);
     let control = control::control(&top, &mut mistakes);
     let sandbox = sandbox::sandbox(&top, &mut mistakes);
@@ -452,6 +470,7 @@ pub fn check(text: &str) -> Result<Config, Vec<Mistake>> {
         targets,
         discovery,
         groups,
+        pending,
         control,
         sandbox,
         notes: mistakes.take_notes(),

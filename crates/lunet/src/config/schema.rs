@@ -303,7 +303,8 @@ pub const GROUP: Table = Table {
     keys: &[
         key("record", "string", "(required)"),
         key("gateway", "integer", "(required)"),
-        key("targets", "array of strings", "(required)"),
+        key("targets", "array of strings", "(required, but with shared)"),
+        key("shared", "boolean", "false"),
         key("rank", "integer", "(gateway, less 1)"),
         key("ceph-conf", "path", "\"/etc/ceph/ceph.conf\""),
         key("ceph-user", "string", "\"admin\""),

@@ -7,6 +7,7 @@ use toml::Spanned;
 use toml::de::DeValue;
 
 use super::access::{self, Access};
+use super::group;
 use super::mistake::Mistakes;
 use super::nvme::{self, Subsystem};
 use super::reach;
@@ -32,7 +33,8 @@ pub(super) fn targets(
     let (mut out, mut subsystems) = (Vec::new(), Vec::new());
     let mut seen: HashMap<String, usize> = HashMap::new();
     let tables = top_array(top, "target", &schema::TARGET, mistakes);
-    if top.raw("target").is_none() && top.raw("subsystem").is_none() {
+    let known = ["target", "subsystem"].iter().any(|key| top.raw(key).is_some());
+    if !known && !group::some_are_shared(top) {
         let text =
             "is missing: at least one [[target]] or [[subsystem]] must be there to be served";
         mistakes.add(0, "target", text);

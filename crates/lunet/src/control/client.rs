@@ -7,8 +7,8 @@ use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use lunet_api::{
-    Call, Change, Configuration, Done, Group, Portal, Preview, Request, Session, Snapshot, Stats,
-    Target, Unread, Volume, read_reply,
+    Call, Change, Configuration, Done, Group, GroupConfig, Portal, Preview, Request, SecretText,
+    Session, Snapshot, Stats, Target, Unread, Volume, read_reply,
 };
 use serde::de::DeserializeOwned;
 use serde_json::Value;
@@ -117,6 +117,19 @@ impl Client {
         self.ask(&Request::TakeOverGroup { group })
     }
 
+    pub fn group_config(&self, group: String) -> Result<GroupConfig, Error> {
+        self.ask(&Request::GroupConfig { group })
+    }
+
+    pub fn set_group_config(
+        &self,
+        group: String,
+        text: SecretText,
+        force: bool,
+    ) -> Result<Done, Error> {
+        self.ask(&Request::SetGroupConfig { group, text, force })
+    }
+
     pub fn change(&self, change: Change) -> Result<Done, Error> {
         self.ask(&Request::change(change))
     }
@@ -177,7 +190,8 @@ fn tamed(line: &[u8]) -> Zeroizing<Vec<u8>> {
 }
 
 fn exchange(stream: &mut UnixStream, request: &Request) -> io::Result<Zeroizing<Vec<u8>>> {
-    let time = if matches!(request, Request::Change { .. }) { LONG_TIME } else { TIME };
+    let changes = matches!(request, Request::Change { .. } | Request::SetGroupConfig { .. });
+    let time = if changes { LONG_TIME } else { TIME };
     let deadline = Instant::now() + time;
     // A server that turns us away has closed its end, and its answer is there to be read.
     match line::send(stream, line::of(&Call::new(request))?, deadline) {

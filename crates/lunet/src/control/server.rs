@@ -22,8 +22,8 @@ use super::{Error, check_length, line};
 /// How long a client may take to ask, and again to take the answer.
 const TIME: Duration = Duration::from_secs(5);
 
-/// The longest request, in bytes.
-const MOST: usize = 16 << 10;
+/// The longest request, in bytes: the configuration of a group, each byte of which may need two.
+const MOST: usize = 2 * lunet_group::MAX_TEXT + (16 << 10);
 
 /// The pause after a failed accept, so that a lack of file descriptors does not burn a core.
 const PAUSE: Duration = Duration::from_millis(100);

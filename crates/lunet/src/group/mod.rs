@@ -2,46 +2,103 @@
 //! the server goes to all shards, before it goes on.
 
 mod agreement;
+pub mod copies;
 mod fronts;
 mod serving;
+mod sharing;
 
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, PoisonError};
+use std::sync::{Arc, PoisonError, Weak};
 use std::time::Duration;
 
 use anyhow::{Context, Result, bail};
 use lunet_api::{Code, Done, GroupState};
 use lunet_front_iscsi::Handle;
 use lunet_gateway::{Condition, Epoch, Gateway, GatewayId, Order};
-use lunet_group::{Agrees, Said, Status};
+use lunet_group::{Agrees, Said, Shares, Status};
 use lunet_os::sync::{Mutex, MutexGuard};
 
 use self::agreement::{Expected, record_of};
 use self::fronts::Fronts;
 use self::serving::Server;
-use crate::config::{Config, Group};
+use self::sharing::{Taker, Writers};
+use crate::config::{self, Config, Group, Pending};
 use crate::identity::Machine;
 use crate::live::Manager;
-use crate::second;
+use crate::second::Second;
 use crate::trouble::refuse;
 
-/// Makes the record of a group of the configuration, for so many gateways. Blocks until the cluster answers.
+/// Makes the record of a group of the configuration, for so many gateways, and writes what they share into the cluster, if
+/// they share something. A group that has a record gets that alone, if it has none. Says what was done. Blocks until the
+/// cluster answers.
 ///
 /// # Errors
-/// There is no such group, it has a record already, or the cluster's.
-pub fn create(config: &Config, name: &str, gateways: u16) -> Result<()> {
+/// There is no such group, it is there already, what it would share does not agree with its record, or the cluster's.
+pub fn create(
+    config: &Config,
+    name: &str,
+    gateways: u16,
+    shared: Option<&config::Shared>,
+) -> Result<String> {
     let group = config.groups.iter().find(|group| group.name == name);
     let group = group.with_context(|| format!("the configuration has no [group.{name}]"))?;
     if group.gateway > gateways {
         bail!("this gateway has number {}: name at least as many gateways", group.gateway);
     }
+    let (place, of_group) = (group.place(), || format!("group {name}"));
+    let done = format!("group {name} is there, for gateways 1 to {gateways}");
     let machine = Machine::unkept().context("cannot get random numbers")?;
     let record = record_of(config, group, &machine, gateways);
-    lunet_group::create(&group.place(), &record).with_context(|| format!("group {name}"))
+    let Some(shared) = shared else {
+        lunet_group::create(&place, &record).with_context(of_group)?;
+        return Ok(done);
+    };
+    let there = lunet_group::read_shared(&place).with_context(of_group)?;
+    let next = |revision| lunet_group::Shared { revision, text: shared.text.clone() };
+    match lunet_group::read(&place) {
+        // What a group of before has left is replaced. The configuration first: a record alone is a group that cannot start.
+        Err(lunet_group::Error::None(_)) => {
+            let revision = there.map_or(1, |there| there.revision + 1);
+            lunet_group::write_shared(&place, &next(revision)).with_context(of_group)?;
+            lunet_group::create(&place, &record).with_context(of_group)?;
+            Ok(done)
+        }
+        Err(error) => Err(error).with_context(of_group),
+        Ok(_) if there.is_some() => {
+            bail!(
+                "group {name} is there already: change its configuration with `lunet group config {name} --set FILE`"
+            )
+        }
+        Ok(record) => {
+            if let Err(why) = Expected::new(config, group).agrees(&record) {
+                bail!(
+                    "group {name} has a record, and the configuration does not agree with it: {why}"
+                );
+            }
+            lunet_group::write_shared(&place, &next(1)).with_context(of_group)?;
+            Ok(format!(
+                "group {name} has a record already; its configuration is in the cluster now"
+            ))
+        }
+    }
+}
+
+/// What the gateways of a group share, with its secrets, as the cluster has it. Blocks until that answers.
+///
+/// # Errors
+/// There is no such group, it shares nothing, or the cluster's.
+pub fn read_config(config: &Config, name: &str) -> Result<lunet_group::Shared> {
+    let pending = config.pending.iter().find(|group| group.name == name).map(Pending::place);
+    let place = pending
+        .with_context(|| format!("the configuration has no [group.{name}] with `shared = true`"))?;
+    let found = lunet_group::read_shared(&place).with_context(|| format!("group {name}"))?;
+    found.with_context(|| format!("group {name} has no configuration in the cluster"))
 }
 
 /// How long the end of an order is waited for: a move waits for some seconds where a gateway has died. A client waits longer.
 const PATIENCE: Duration = Duration::from_secs(12);
+/// How soon a cluster is asked again for what gateways share.
+const AGAIN: Duration = Duration::from_secs(1);
 /// How often it is looked for.
 const LOOK: Duration = Duration::from_millis(20);
 
@@ -54,6 +111,15 @@ struct State {
     notice: Option<String>,
     /// Why the latest order was not carried out.
     refused: Option<String>,
+    /// The revision of the configuration in the cluster that is served.
+    revision: Option<u64>,
+}
+
+/// A group of which it is not known yet what its gateways share.
+struct Waiting {
+    config: Pending,
+    /// Why it is not known.
+    trouble: Option<String>,
 }
 
 /// Whether the server is about to end.
@@ -76,8 +142,74 @@ struct Running {
 /// All groups of a server.
 #[derive(Default)]
 pub struct Groups {
-    all: Mutex<Vec<Running>>,
+    all: Arc<Mutex<Vec<Running>>>,
+    waiting: Arc<Mutex<Vec<Waiting>>>,
     ending: Ending,
+}
+
+/// What a group is started with, when what its gateways share is known.
+struct Starter {
+    iscsi: Handle,
+    nvme: Arc<Second>,
+    manager: Weak<Manager>,
+    all: Arc<Mutex<Vec<Running>>>,
+    waiting: Arc<Mutex<Vec<Waiting>>>,
+    ending: Ending,
+}
+
+impl Starter {
+    /// Asks the cluster for what the gateways of a group share, until it is known and the group runs, or the server ends.
+    fn wait(&self, group: &Pending) {
+        while !self.ending.is_near() {
+            match self.begin(group) {
+                Ok(()) => return,
+                Err(error) => self.told(group, format!("{error:#}")),
+            }
+            let until = lunet_os::time::now() + AGAIN;
+            while lunet_os::time::now() < until && !self.ending.is_near() {
+                lunet_os::thread::sleep(LOOK);
+            }
+        }
+    }
+
+    /// Keeps why a group does not run yet, and logs it when it is something new.
+    fn told(&self, group: &Pending, trouble: String) {
+        let mut waiting = lock(&self.waiting);
+        let mut all = waiting.iter_mut();
+        let Some(one) = all.find(|one| one.config.name == group.name) else { return };
+        if one.trouble.as_ref() != Some(&trouble) {
+            tracing::error!(group = %group.name, "not served: {trouble}");
+            one.trouble = Some(trouble);
+        }
+    }
+
+    fn begin(&self, group: &Pending) -> Result<()> {
+        let found = lunet_group::read_shared(&group.place())
+            .context("its configuration is not known here")?
+            .with_context(|| {
+                let name = &group.name;
+                format!("its configuration is not in the cluster: `lunet group create {name} --shared FILE` writes it")
+            })?;
+        let Some(manager) = self.manager.upgrade() else { return Ok(()) };
+        let shared = copies::here(&group.name, found);
+        if manager.now().plan.config.pending.contains(group) {
+            let served = manager.begin_sharing(&shared);
+            served.with_context(|| format!("revision {} of its configuration", shared.revision))?;
+        }
+        let now = manager.now();
+        let config = &now.plan.config;
+        let own = config.groups.iter().find(|own| own.name == group.name);
+        let own = own.context("the file has no such group any more")?;
+        let mut all = lock(&self.all);
+        // Whoever ends the groups has said so before.
+        if self.ending.is_near() {
+            return Ok(());
+        }
+        all.push(start(config, own, (&self.iscsi, self.nvme.handle(), &manager), &self.ending)?);
+        drop(all);
+        lock(&self.waiting).retain(|one| one.config.name != group.name);
+        Ok(())
+    }
 }
 
 impl Groups {
@@ -87,25 +219,74 @@ impl Groups {
     /// A target cannot be a group's, or there is no thread.
     pub fn start(
         config: &Config,
-        (iscsi, nvme): (&Handle, Option<&second::Handle>),
+        (iscsi, nvme): (&Handle, &Arc<Second>),
         manager: &Arc<Manager>,
     ) -> Result<Self> {
         let groups = Self::default();
+        manager.use_clusters(Box::new(Writers(Arc::downgrade(&groups.all))));
         for group in &config.groups {
-            let running = start(config, group, (iscsi, nvme, manager), &groups.ending)
+            if let Some(revision) = sharing::revision(manager, &group.name) {
+                tracing::info!(
+                    group = %group.name,
+                    "begins with revision {revision} of its configuration, as this gateway has kept it, and serves nothing by \
+                     it before the cluster has been asked"
+                );
+            }
+            let running = start(config, group, (iscsi, nvme.handle(), manager), &groups.ending)
                 .with_context(|| format!("group {}", group.name))?;
             groups.all().push(running);
+        }
+        for group in &config.pending {
+            let (handle, second) = (iscsi.clone(), nvme.clone());
+            groups.wait_for(group, (handle, second), manager)?;
         }
         Ok(groups)
     }
 
+    /// Starts a group as soon as it is known what its gateways share.
+    fn wait_for(
+        &self,
+        group: &Pending,
+        (iscsi, nvme): (Handle, Arc<Second>),
+        manager: &Arc<Manager>,
+    ) -> Result<()> {
+        let name = &group.name;
+        let data = &manager.now().plan.data;
+        match copies::read(data, name) {
+            Ok(None) => {}
+            Ok(Some(kept)) => tracing::warn!(
+                group = %name,
+                "revision {} of its configuration, which this gateway has kept, does not fit its file",
+                kept.revision
+            ),
+            Err(error) => {
+                tracing::warn!(group = %name, "what this gateway has kept is lost: {error:#}")
+            }
+        }
+        lock(&self.waiting).push(Waiting { config: group.clone(), trouble: None });
+        let starter = Starter {
+            iscsi,
+            nvme,
+            manager: Arc::downgrade(manager),
+            all: self.all.clone(),
+            waiting: self.waiting.clone(),
+            ending: self.ending.clone(),
+        };
+        let group = group.clone();
+        let thread = lunet_group::spawn(move || starter.wait(&group));
+        thread.map(drop).with_context(|| format!("group {name}: cannot start its thread"))
+    }
+
     fn all(&self) -> MutexGuard<'_, Vec<Running>> {
-        self.all.lock().unwrap_or_else(PoisonError::into_inner)
+        lock(&self.all)
     }
 
     /// What is known of each group.
     pub fn list(&self) -> Vec<lunet_api::Group> {
-        self.all().iter().map(Running::told).collect()
+        let mut all: Vec<_> = self.all().iter().map(Running::told).collect();
+        all.extend(lock(&self.waiting).iter().map(Waiting::told));
+        all.sort_by(|one, other| one.name.cmp(&other.name));
+        all
     }
 
     /// Has a group do something, and waits a while for its end.
@@ -165,8 +346,26 @@ impl Groups {
     }
 }
 
+fn lock<T>(it: &Mutex<T>) -> MutexGuard<'_, T> {
+    it.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
 fn look(state: &Mutex<State>) -> MutexGuard<'_, State> {
-    state.lock().unwrap_or_else(PoisonError::into_inner)
+    lock(state)
+}
+
+impl Waiting {
+    fn told(&self) -> lunet_api::Group {
+        let asked = || "its configuration is being read from the cluster".to_owned();
+        lunet_api::Group {
+            name: self.config.name.clone(),
+            record: self.config.record.to_string(),
+            gateway: self.config.gateway,
+            state: GroupState::Fenced,
+            trouble: Some(self.trouble.clone().unwrap_or_else(asked)),
+            ..lunet_api::Group::default()
+        }
+    }
 }
 
 impl Running {
@@ -187,6 +386,7 @@ impl Running {
             owner: owner.map(|owner| owner.0),
             heir: heir.map(|heir| heir.0),
             epoch: epoch.0,
+            config: state.revision,
             trouble: state.trouble.clone().or_else(|| state.notice.clone()),
         }
     }
@@ -208,7 +408,7 @@ fn told(status: &Status) -> String {
 fn start(
     config: &Config,
     group: &Group,
-    (iscsi, nvme, manager): (&Handle, Option<&second::Handle>, &Arc<Manager>),
+    (iscsi, nvme, manager): (&Handle, Option<&crate::second::Handle>, &Arc<Manager>),
     ending: &Ending,
 ) -> Result<Running> {
     let target = config.targets[group.target].name.as_str();
@@ -218,12 +418,18 @@ fn start(
     let subsystem = config.nvme.of_target(target).map(|subsystem| subsystem.nqn.as_str());
     let shards = Fronts::begin((iscsi, target), nvme.zip(subsystem), me.me, gate)?;
     let none = Status { condition: Condition::Fenced, epoch: Epoch(0), owner: None, heir: None };
-    let state = State { status: none, trouble: None, notice: None, refused: None };
+    let revision = sharing::revision(manager, &group.name);
+    let state = State { status: none, trouble: None, notice: None, refused: None, revision };
     let state = Arc::new(Mutex::new(state));
     let expected = Arc::new(Expected::new(config, group));
     let agrees = {
         let expected = expected.clone();
         Agrees::new(move |record| expected.agrees(record).map_err(Said))
+    };
+    let taker = Taker { group: group.name.clone(), manager: manager.clone(), state: state.clone() };
+    let shared: Option<Arc<dyn Shares>> = match group.shared {
+        true => Some(Arc::new(taker)),
+        false => None,
     };
     let (name, manager, ending, seen) =
         (group.name.clone(), manager.clone(), ending.clone(), state.clone());
@@ -245,7 +451,7 @@ fn start(
             keeping: None,
         }
     };
-    let wanted = lunet_group::Config { group: group.place(), gateway: me, agrees, shared: None };
+    let wanted = lunet_group::Config { group: group.place(), gateway: me, agrees, shared };
     let running = lunet_group::Group::start(wanted, serving).context("cannot start its thread")?;
     Ok(Running { config: group.clone(), state, group: running })
 }

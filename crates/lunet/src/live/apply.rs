@@ -139,7 +139,7 @@ impl Manager {
     /// The same of a text.
     fn wanted_by(&self, now: &Served, text: Zeroizing<String>) -> Result<Option<Wanted>> {
         let file = self.file.display();
-        let next = plan::of_text(&self.options, &self.file, text)?;
+        let next = plan::of_text(&self.options, &self.file, text, now.plan.shared.clone())?;
         // The same text may lead to other secrets.
         let rules = |plan: &Plan| {
             let Config { targets, discovery, nvme, .. } = &plan.config;

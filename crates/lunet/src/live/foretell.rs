@@ -280,7 +280,7 @@ impl Manager {
             return Err(self.changed_by_hand().into());
         }
         let text = Self::with_secrets(&now, found.as_ref(), text)?;
-        plan::of_text(&self.options, &self.file, text.clone())?;
+        plan::of_text(&self.options, &self.file, text.clone(), now.plan.shared.clone())?;
         let before = found.as_ref().map(|text| text.as_bytes());
         if let Err(failed) = files::replace_known(&self.file, before, text.as_bytes()) {
             return match failed.is_changed() {

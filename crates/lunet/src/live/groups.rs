@@ -45,6 +45,13 @@ impl Manager {
 /// Refuses a plan by which a failover group would be another one: its gateways agree on what it is when they start.
 pub(super) fn check(now: &Served, next: &Plan) -> Result<()> {
     let (old, new) = (&now.plan.config, &next.config);
+    if old.pending != new.pending {
+        return refuse(
+            Code::NeedsRestart,
+            "a group that waits for its configuration: its table cannot change while lunet runs",
+            "restart it, or take that back",
+        );
+    }
     let names = old.groups.iter().chain(&new.groups).map(|group| &group.name);
     for name in names {
         if facts(old, name) != facts(new, name) {
@@ -95,6 +102,18 @@ fn facts<'c>(config: &'c Config, name: &str) -> Option<Facts<'c>> {
 
 /// Refuses a change of the storage of a group's volume.
 pub(super) fn refuse_change(now: &Served, change: &Change) -> Result<()> {
+    if let Change::DeleteTarget { name: target, .. }
+    | Change::Map { target, .. }
+    | Change::Unmap { target, .. } = change
+    {
+        let Some(shared) = now.plan.shared_with(target) else { return Ok(()) };
+        let group = &shared.group;
+        return refuse(
+            Code::Unsupported,
+            format!("target {target} is that of group {group}, whose LUNs its record names"),
+            "",
+        );
+    }
     let name = match change {
         Change::ResizeVolume { name, .. }
         | Change::ReopenVolume { name }

@@ -38,6 +38,7 @@ mod report;
 mod rules;
 mod served;
 mod sessions;
+mod sharing;
 mod snapshots;
 mod storage;
 mod targets;
@@ -48,7 +49,7 @@ mod volumes;
 use std::collections::BTreeMap;
 use std::hash::RandomState;
 use std::path::PathBuf;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock, PoisonError, TryLockError};
 use std::time::{Duration, Instant};
 
@@ -62,8 +63,8 @@ use zeroize::Zeroizing;
 
 use self::nvme::hosts_alone;
 use crate::audit;
-use crate::config::Config;
 use crate::config::edit::Editor;
+use crate::config::{Config, Shared};
 use crate::holder;
 use crate::opening;
 use crate::plan::{self, Options, Plan, Wrong};
@@ -77,6 +78,7 @@ pub use effects::notes as concerned;
 pub use journal::recover;
 pub use report::{controllers, nvme_portals, portals, sessions, stats, stats_of_both};
 pub use served::{Open, Served};
+pub use sharing::Clusters;
 
 use effects::{Consent, Weighed};
 use identity::InUse;
@@ -138,6 +140,10 @@ pub struct Manager {
     listener: OnceLock<Listener>,
     /// What is to be done about images of Ceph.
     images: Mutex<images::Images>,
+    /// Where what failover groups share is.
+    clusters: OnceLock<Box<dyn Clusters>>,
+    /// Counts the changes of what groups share.
+    generation: AtomicU64,
     /// The room in the data directory.
     #[cfg(feature = "tools")]
     room: aside::Aside<Option<lunet_api::Room>>,
@@ -181,6 +187,8 @@ impl Manager {
             versions: RandomState::new(),
             listener: OnceLock::new(),
             images: Mutex::default(),
+            clusters: OnceLock::new(),
+            generation: AtomicU64::new(0),
             #[cfg(feature = "tools")]
             room: aside::Aside::default(),
             #[cfg(feature = "tools")]
@@ -373,15 +381,15 @@ impl Manager {
     ) -> Result<Weighed> {
         let mut editor = Editor::new(&Self::text(now))?;
         edit(&mut editor)?;
-        let plan = self.plan_of(Zeroizing::new(editor.text()))?;
+        let plan = self.plan_of(Zeroizing::new(editor.text()), now.plan.shared.clone())?;
         groups::check(now, &plan)?;
         self.weigh(now, plan, consent, "do it all the same with --force")
     }
 
-    fn plan_of(&self, text: Zeroizing<String>) -> Result<Plan> {
+    fn plan_of(&self, text: Zeroizing<String>, shared: Vec<Shared>) -> Result<Plan> {
         // One mistake is enough for an answer; where it stands in a text that nobody has written
         // is of no use.
-        plan::of_text(&self.options, &self.file, text).map_err(|error| {
+        plan::of_text(&self.options, &self.file, text, shared).map_err(|error| {
             match error.downcast::<Wrong>() {
                 Ok(wrong) => match wrong.mistakes.first() {
                     Some(mistake) => {
@@ -457,6 +465,9 @@ impl Manager {
     fn commit(&self, now: &Served, next: Weighed, open: BTreeMap<String, Open>) -> Result<()> {
         self.stop_with(&next)?;
         let Weighed { plan, keep_sessions, .. } = next;
+        if let Some(shared) = sharing::changed(now, &plan).cloned() {
+            return self.commit_shared(now.with(plan, open).keeping(keep_sessions), &shared);
+        }
         let text = plan.text.clone().unwrap_or_default();
         let next = now.with(plan, open).keeping(keep_sessions);
         let prepared = self.prepare(&next)?;

@@ -75,7 +75,8 @@ impl Manager {
                 hosts_in_words(was)
             )));
         }
-        let next = self.edited(now, consent, |editor| editor.allow_hosts(target, &fresh))?;
+        let next =
+            self.edited_at(now, target, consent, |editor| editor.allow_hosts(target, &fresh))?;
         let would = hosts_in_words(&subsystem(&next.plan.config, target)?.hosts);
         let ends = next.sessions.iter().filter(|one| one.fate == SessionFate::Ends).count();
         if !consent.force && (ends > 0 || *was == Hosts::Everybody) {
@@ -131,7 +132,7 @@ impl Manager {
             );
         }
         let meant = Consent { force: true, ..consent };
-        let next = self.edited(now, meant, |editor| {
+        let next = self.edited_at(now, target, meant, |editor| {
             nqns.iter().try_for_each(|nqn| editor.deny_host(target, nqn))
         })?;
         self.hosts_changed(now, next, target)

@@ -11,6 +11,7 @@ use lunet_front_iscsi::Objection;
 use lunet_iscsi::chap::Algorithms;
 use lunet_os::fs;
 use toml_edit::{Array, Value};
+use zeroize::Zeroizing;
 
 use super::audience::{audience, deserted, gainers, losers, reached, still_listed};
 use super::effects::{Consent, Weighed};
@@ -19,8 +20,8 @@ use super::{Manager, Served, done};
 use crate::config::access::{Login, Source, check_secret, initiators_of};
 use crate::config::edit::{EditError, Editor};
 use crate::config::{Hosts, Reach, Target};
-use crate::exposure;
 use crate::trouble::{At, refuse};
+use crate::{exposure, secrets};
 
 /// The directory of secrets that were given to a command, in the data directory.
 const SECRETS: &str = "secrets";
@@ -65,7 +66,7 @@ impl Manager {
             }
             Reach::Everybody | Reach::ThisMachine => {}
         }
-        let next = self.edited(now, Consent::default(), |editor| editor.open(target))?;
+        let next = self.edited_at(now, target, Consent::default(), |editor| editor.open(target))?;
         let warnings = exposure::news(&now.plan.config, &next.plan.config);
         let mut done = self.rules_changed(now, next, target)?;
         done.notes.extend(warnings);
@@ -104,7 +105,7 @@ impl Manager {
             }
         }
         let meant = Consent { force: true, ..consent };
-        let next = self.edited(now, meant, |editor| {
+        let next = self.edited_at(now, target, meant, |editor| {
             entries.iter().try_for_each(|entry| editor.deny(target, entry))
         })?;
         let then = next.target(target)?;
@@ -161,12 +162,7 @@ impl Manager {
             }
             _ => {}
         }
-        let kept = self.keep_secret(now, name, &new.secret)?;
-        // Relative paths start at the configuration: a directory that has both may move.
-        let beside = std::path::absolute(files::parent(&self.file)).unwrap_or_default();
-        let path = kept.path.strip_prefix(&beside).unwrap_or(&kept.path);
-        let path = path.to_str().context("the path is not UTF-8 text")?;
-        let secret = ("secret-file", Value::from(path));
+        let (secret, kept) = self.place_of_secret(now, target, new)?;
         let list: Array = new.initiators.iter().map(String::as_str).collect();
         let mut keys = vec![("name", Value::from(name.as_str())), secret.clone()];
         keys.extend((!list.is_empty()).then(|| ("initiators", list.into())));
@@ -178,14 +174,14 @@ impl Manager {
             // Who has proved to know the old secret is shut out, as is meant.
             Some(_) => {
                 let consent = Consent { force: true, ..consent };
-                self.edited(now, consent, edit)
+                self.edited_at(now, target, consent, edit)
                     .and_then(|next| self.rules_changed(now, next, target))
             }
             None => self.granted(now, consent, target, edit),
         };
         match &done {
             Ok(_) => old.iter().for_each(|user| forget(now, &user.login)),
-            Err(_) => kept.forget(),
+            Err(_) => kept.iter().for_each(Kept::forget),
         }
         done
     }
@@ -230,7 +226,8 @@ impl Manager {
             );
         }
         let consent = Consent { force: true, ..consent };
-        let next = self.edited(now, consent, |editor| editor.remove_user(target, name))?;
+        let next =
+            self.edited_at(now, target, consent, |editor| editor.remove_user(target, name))?;
         let done = self.rules_changed(now, next, target)?;
         forget(now, &user.login);
         Ok(done)
@@ -245,7 +242,7 @@ impl Manager {
         target: &str,
         edit: impl FnOnce(&mut Editor) -> Result<(), EditError>,
     ) -> Result<Done> {
-        let next = self.edited(now, consent, edit)?;
+        let next = self.edited_at(now, target, consent, edit)?;
         let (was, is) = (now.target(target)?, next.target(target)?);
         let mut ends = next.sessions.iter().filter(|one| one.fate == SessionFate::Ends);
         let would = format!("target {target} would be for {}", audience(is));
@@ -341,6 +338,30 @@ impl Manager {
         Ok(concerning(done, sessions))
     }
 
+    /// The key and value that say what the secret of a user is, and the file that has it. What gateways share has the secret
+    /// itself, as it has no files.
+    fn place_of_secret(
+        &self,
+        now: &Served,
+        target: &str,
+        new: &NewUser,
+    ) -> Result<((&'static str, Value), Option<Kept>)> {
+        if now.plan.shared_with(target).is_some() {
+            let text = match &new.secret {
+                NewSecret::File(path) => secrets::text_of_file(path)?,
+                NewSecret::Text(text) => Zeroizing::new(text.text().to_owned()),
+            };
+            is_secret(&text)?;
+            return Ok((("secret", Value::from(text.as_str())), None));
+        }
+        let kept = self.keep_secret(now, &new.name, &new.secret)?;
+        // Relative paths start at the configuration: a directory that has both may move.
+        let beside = std::path::absolute(files::parent(&self.file)).unwrap_or_default();
+        let path = kept.path.strip_prefix(&beside).unwrap_or(&kept.path);
+        let path = path.to_str().context("the path is not UTF-8 text")?;
+        Ok((("secret-file", Value::from(path)), Some(kept)))
+    }
+
     /// Keeps a secret that was given to a command in a file of its own. The configuration says which.
     fn keep_secret(&self, now: &Served, user: &str, secret: &NewSecret) -> Result<Kept> {
         let text = match secret {
@@ -349,16 +370,7 @@ impl Manager {
             }
             NewSecret::Text(text) => text,
         };
-        if let Err(why) = check_secret(text.text().len()) {
-            return refuse(Code::Invalid, format!("what was given {why}"), "give another one");
-        }
-        if text.text().contains(['\n', '\r']) {
-            return refuse(
-                Code::Invalid,
-                "what was given has more than one line: a secret is one",
-                "",
-            );
-        }
+        is_secret(text.text())?;
         let directory = std::path::absolute(now.plan.data.join(SECRETS));
         let directory = directory.context("cannot tell where files are")?;
         files::make_directory(&directory, 0o700).at("make", &directory)?;
@@ -381,6 +393,18 @@ impl Manager {
             }
         }
     }
+}
+
+/// Refuses what was given as a secret and is none.
+fn is_secret(text: &str) -> Result<()> {
+    if let Err(why) = check_secret(text.len()) {
+        return refuse(Code::Invalid, format!("what was given {why}"), "give another one");
+    }
+    if text.contains(['\n', '\r']) {
+        let text = "what was given has more than one line: a secret is one";
+        return refuse(Code::Invalid, text, "");
+    }
+    Ok(())
 }
 
 /// True if a longer list helps a session that ends. It helps none whose portal is gone, or who has proved too little.

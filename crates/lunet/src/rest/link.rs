@@ -6,8 +6,8 @@ use std::os::unix::ffi::OsStrExt;
 use std::path::PathBuf;
 
 use lunet_api::{
-    Answer, Configuration, Done, Error, Group, Portal, Preview, Request, Session, Snapshot, Stats,
-    Target, Volume,
+    Answer, Configuration, Done, Error, Group, GroupConfig, Portal, Preview, Request, Session,
+    Snapshot, Stats, Target, Volume,
 };
 use lunet_control::{AuditEntry, RefusedLogin, Role};
 use serde::{Deserialize, Serialize};
@@ -110,6 +110,7 @@ enum Tagged {
     Portals(Vec<Portal>),
     Config(Box<Configuration>),
     Groups(Vec<Group>),
+    GroupConfig(GroupConfig),
     Done(Done),
     Preview(Preview),
 }
@@ -154,6 +155,7 @@ mod tests {
             Answer::Portals(vec![Portal::default()]),
             Answer::Config(Box::default()),
             Answer::Groups(vec![Group::default()]),
+            Answer::GroupConfig(GroupConfig::default()),
             Answer::Done(Done::default()),
             Answer::Preview(Preview::default()),
         ];

@@ -102,6 +102,10 @@ impl Reach {
             let files = group.conf.iter().chain(&group.keyring);
             reach.read.extend(files.map(|file| with_its_directory(file)));
         }
+        for group in &plan.config.pending {
+            let files = group.conf.iter().chain(&group.keyring);
+            reach.read.extend(files.map(|file| with_its_directory(file)));
+        }
         let control = &plan.config.control;
         let certificate = control.certificate.iter().flat_map(|(one, key)| [one, key]);
         let secrets = secrets::files(&plan.config);

@@ -7,7 +7,7 @@ use super::layout::{Columns, harmless};
 /// A line for each group, and one for what is wrong with it.
 pub fn groups(groups: &[Group]) -> String {
     let mut columns = Columns::default();
-    columns.row(["group", "this gateway", "state", "owner", "epoch", "record"]);
+    columns.row(["group", "this gateway", "state", "owner", "epoch", "config", "record"]);
     for group in groups {
         let owner = match (group.owner, group.heir) {
             (Some(owner), _) => owner.to_string(),
@@ -20,6 +20,7 @@ pub fn groups(groups: &[Group]) -> String {
             harmless(group.state.as_str()),
             owner,
             group.epoch.to_string(),
+            group.config.map_or("-".to_owned(), |revision| revision.to_string()),
             harmless(&group.record),
         ]);
     }
@@ -48,13 +49,14 @@ mod tests {
             state: GroupState::Standby,
             owner: Some(1),
             epoch: 7,
+            config: Some(8),
             trouble: Some("why".into()),
             ..Group::default()
         };
         assert_eq!(
             groups(&[group]),
-            "  group  this gateway    state  owner  epoch       record\n  \
-             g                 2  standby      1      7  rbd://rbd/g\ng: why\n"
+            "  group  this gateway    state  owner  epoch  config       record\n  \
+             g                 2  standby      1      7       8  rbd://rbd/g\ng: why\n"
         );
     }
 }

@@ -140,7 +140,11 @@ pub(super) fn of(request: &Request) -> Result<Asked, Error> {
         Request::Targets => get(&["targets"]),
         Request::Portals => get(&["portals"]),
         Request::Config => get(&["config"]),
-        Request::Groups | Request::MoveGroup { .. } | Request::TakeOverGroup { .. } => {
+        Request::Groups
+        | Request::MoveGroup { .. }
+        | Request::TakeOverGroup { .. }
+        | Request::GroupConfig { .. }
+        | Request::SetGroupConfig { .. } => {
             let fix = "run the command on the gateway itself";
             Err(Error::new(Code::Unsupported, "REST has no form for failover groups").fix(fix))
         }

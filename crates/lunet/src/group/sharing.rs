@@ -1,0 +1,160 @@
+//! What the gateways of a group share of their configuration: between the cluster and what is served here.
+
+use std::sync::mpsc::RecvTimeoutError;
+use std::sync::{Arc, Weak};
+use std::time::Duration;
+
+use anyhow::{Result, anyhow};
+use lunet_api::Code;
+use lunet_group::{Error, Handle, Heard, Said, Shared, Shares};
+use lunet_os::sync::Mutex;
+
+use super::{Running, State, copies, look};
+use crate::config;
+use crate::live::{Clusters, Manager};
+use crate::trouble::refuse;
+
+/// How long the cluster has to take a change. Longer, and nobody knows whether it has.
+const WRITE: Duration = Duration::from_secs(10);
+/// How long other gateways are waited for, longer than the notify that they answer.
+const TELL: Duration = Duration::from_secs(8);
+
+/// Takes over what other gateways change.
+pub(super) struct Taker {
+    pub(super) group: String,
+    pub(super) manager: Arc<Manager>,
+    pub(super) state: Arc<Mutex<State>>,
+}
+
+impl Shares for Taker {
+    fn generation(&self) -> u64 {
+        self.manager.generation()
+    }
+
+    fn take(&self, since: u64, shared: Shared) -> Result<bool, Said> {
+        let shared = copies::here(&self.group, shared);
+        let taken = self.manager.take_shared(since, shared);
+        let taken = taken.map_err(|error| Said(format!("{error:#}")));
+        if let Ok(true) = taken {
+            look(&self.state).revision = revision(&self.manager, &self.group);
+        }
+        taken
+    }
+
+    fn revision(&self) -> u64 {
+        revision(&self.manager, &self.group).unwrap_or_default()
+    }
+}
+
+/// The revision that is served of a group.
+pub(super) fn revision(manager: &Manager, group: &str) -> Option<u64> {
+    let now = manager.now();
+    now.plan.shared.iter().find(|one| one.group == group).map(|one| one.revision)
+}
+
+/// The clusters of the groups that run.
+pub(super) struct Writers(pub(super) Weak<Mutex<Vec<Running>>>);
+
+impl Writers {
+    /// The group's thread, which has the client that its cluster is asked by.
+    fn thread(&self, group: &str) -> Option<Handle> {
+        let all = self.0.upgrade()?;
+        let all = super::lock(&all);
+        all.iter().find(|one| one.config.name == group).map(|one| one.group.handle())
+    }
+}
+
+impl Clusters for Writers {
+    fn write(&self, shared: &config::Shared) -> Result<()> {
+        let (group, revision) = (&shared.group, shared.revision);
+        let thread = self.thread(group).ok_or_else(|| anyhow!("group {group} does not run"))?;
+        let fix = format!("`lunet group config {group}` shows it");
+        match thread.write_shared(copies::there(shared)).recv_timeout(WRITE) {
+            Ok(Ok(())) => {
+                if let Some(all) = self.0.upgrade() {
+                    let all = super::lock(&all);
+                    let own = all.iter().find(|one| one.config.name == *group);
+                    own.iter().for_each(|one| look(&one.state).revision = Some(revision));
+                }
+                Ok(())
+            }
+            Ok(Err(Error::Changed)) => refuse(
+                Code::ChangedByHand,
+                format!("the configuration of group {group} was changed meanwhile"),
+                format!("{fix} as it is now, within seconds"),
+            ),
+            Ok(Err(error @ Error::NoClient)) => refuse(
+                Code::NotServed,
+                format!("group {group}: {error}, so its configuration cannot be changed from here"),
+                "`lunet group list` says why",
+            ),
+            Ok(Err(error)) => refuse(Code::Failed, format!("group {group}: {error}"), fix),
+            Err(RecvTimeoutError::Timeout) => refuse(
+                Code::NotAnswered,
+                format!(
+                    "the cluster of group {group} has not answered within {} s: it is not known whether revision {revision} is there",
+                    WRITE.as_secs()
+                ),
+                format!("{fix}, when the cluster answers"),
+            ),
+            Err(RecvTimeoutError::Disconnected) => {
+                refuse(Code::Failed, format!("group {group} has ended meanwhile"), fix)
+            }
+        }
+    }
+
+    fn tell(&self, shared: &config::Shared) -> Vec<String> {
+        let told = self.thread(&shared.group).map(|thread| thread.tell_of_shared());
+        match told.and_then(|told| told.recv_timeout(TELL).ok()) {
+            Some(Ok((heard, all))) => in_words(&heard, all, shared.revision),
+            Some(Err(error)) => vec![format!("{error}: they find the revision within seconds")],
+            None => {
+                vec!["other gateways were not told: they find the revision within seconds".into()]
+            }
+        }
+    }
+}
+
+/// What the gateways have said to a revision.
+fn in_words(heard: &[Heard], all: bool, revision: u64) -> Vec<String> {
+    let serves = |one: &&Heard| one.revision >= revision && one.trouble.is_none();
+    let serving: Vec<String> =
+        heard.iter().filter(serves).map(|one| one.gateway.0.to_string()).collect();
+    let mut out = vec![format!("gateways that serve by it: {}", serving.join(", "))];
+    out.extend(heard.iter().filter(|one| !serves(one)).map(|one| {
+        let why = one.trouble.as_ref().map(|why| format!(": {why}")).unwrap_or_default();
+        format!("gateway {} serves nothing of the group{why}", one.gateway.0)
+    }));
+    if !all {
+        out.push(
+            "a gateway has not answered: if it is the owner it may go on by the revision before until it does; `lunet group \
+             take-over` at another one shuts it out"
+                .to_owned(),
+        );
+    }
+    out
+}
+
+#[cfg(test)]
+mod tests {
+    use lunet_gateway::GatewayId;
+
+    use super::*;
+
+    #[test]
+    fn what_gateways_have_said_is_told() {
+        let heard = |gateway, revision, trouble: Option<&str>| Heard {
+            gateway: GatewayId(gateway),
+            revision,
+            trouble: trouble.map(str::to_owned),
+        };
+        let all = [heard(1, 8, None), heard(2, 7, Some("why")), heard(3, 9, None)];
+        let told = in_words(&all, true, 8);
+        assert_eq!(
+            told,
+            ["gateways that serve by it: 1, 3", "gateway 2 serves nothing of the group: why"]
+        );
+        let told = in_words(&all[..1], false, 8);
+        assert!(told[1].starts_with("a gateway has not answered"), "{told:?}");
+    }
+}

@@ -1,0 +1,331 @@
+//! What the gateways of a failover group share, in the cluster: changed from here, or taken over from another gateway.
+//!
+//! A change from here counts when the cluster has it, which is the fifth step of [a change](super) then. One from elsewhere
+//! counts already. Each is done while no other change is, and each is counted, so that what was read before the latest is known
+//! to be old.
+
+use std::sync::PoisonError;
+use std::sync::atomic::Ordering;
+
+use anyhow::{Result, anyhow};
+use lunet_api::{Code, Done, GroupConfig};
+use lunet_group::MAX_TEXT;
+use zeroize::Zeroizing;
+
+use super::effects::{Consent, Weighed, notes};
+use super::sessions::concerning;
+use super::{Manager, Served, done, groups};
+use crate::config::Shared;
+use crate::config::edit::{EditError, Editor};
+use crate::group::copies;
+use crate::opening::Unserved;
+use crate::plan::{self, Plan, Wrong};
+use crate::serve;
+use crate::trouble::refuse;
+
+/// The clusters of the groups.
+pub trait Clusters: Send + Sync {
+    /// Writes what a group shares, in the place of the revision before.
+    ///
+    /// # Errors
+    /// There is another revision, or it is not known whether it was written.
+    fn write(&self, shared: &Shared) -> Result<()>;
+
+    /// Has the other gateways take it over, and waits for some seconds: what they say, a sentence each.
+    fn tell(&self, shared: &Shared) -> Vec<String>;
+}
+
+/// What a plan would change of what groups share: one at a time.
+pub(super) fn changed<'p>(now: &Served, next: &'p Plan) -> Option<&'p Shared> {
+    next.shared.iter().find(|one| !now.plan.shared.contains(one))
+}
+
+/// A revision changes what cannot change while lunet runs: the next start begins with it.
+#[derive(Debug, thiserror::Error)]
+#[error(
+    "revision {0} has another target, LUNs or volumes, which cannot change while lunet runs: restart this gateway to serve by it"
+)]
+struct AfterRestart(u64);
+
+impl Manager {
+    /// Says where the clusters of groups are reached, once.
+    pub fn use_clusters(&self, clusters: Box<dyn Clusters>) {
+        self.clusters.get_or_init(|| clusters);
+    }
+
+    /// Counts the changes of what groups share.
+    pub fn generation(&self) -> u64 {
+        self.generation.load(Ordering::Acquire)
+    }
+
+    /// The plan after an edit of the rules of a target, weighed: in the file, or in what its group shares.
+    pub(super) fn edited_at(
+        &self,
+        now: &Served,
+        target: &str,
+        consent: Consent,
+        edit: impl FnOnce(&mut Editor) -> Result<(), EditError>,
+    ) -> Result<Weighed> {
+        let Some(shared) = now.plan.shared_with(target) else {
+            return self.edited(now, consent, edit);
+        };
+        if consent.keep_sessions {
+            return refuse(
+                Code::Unsupported,
+                format!(
+                    "target {target} is that of group {}, whose other gateways keep no sessions",
+                    shared.group
+                ),
+                "leave --keep-sessions out",
+            );
+        }
+        let mut editor = Editor::new(&shared.text)?;
+        edit(&mut editor)?;
+        let (group, revision) = (shared.group.clone(), shared.revision + 1);
+        let next = Shared { group, revision, text: Zeroizing::new(editor.text()) };
+        fits(&next.text)?;
+        let plan = self.plan_of(Self::text(now), now.plan.sharing(next))?;
+        groups::check(now, &plan)?;
+        self.weigh(now, plan, consent, "do it all the same with --force")
+    }
+
+    /// The moment that counts, for a change of what a group shares: writes it into the cluster, and lets the server take over.
+    ///
+    /// # Errors
+    /// The server is not ready for it, or the cluster has not taken it: nothing has changed here then.
+    pub(super) fn commit_shared(&self, next: Served, shared: &Shared) -> Result<()> {
+        let clusters = self.clusters.get().ok_or_else(|| anyhow!("no group runs yet"))?;
+        let prepared = self.prepare(&next)?;
+        clusters.write(shared)?;
+        self.conclude(prepared, next, None);
+        self.generation.fetch_add(1, Ordering::AcqRel);
+        self.keep_copy(shared);
+        let told = clusters.tell(shared);
+        self.remarks().extend(told);
+        Ok(())
+    }
+
+    /// Keeps what a group shares for a start without its cluster.
+    fn keep_copy(&self, shared: &Shared) {
+        let group = &shared.group;
+        if let Err(error) = copies::keep(&self.now().plan.data, shared) {
+            self.remark(format!(
+                "group {group}: a start without the cluster would begin with an earlier configuration, as this one cannot be kept: {error:#}"
+            ));
+        }
+    }
+
+    /// What a group shares, without its secrets.
+    ///
+    /// # Errors
+    /// There is no such group, it shares nothing, or that is not known here yet.
+    pub fn group_config(&self, group: &str) -> Result<GroupConfig> {
+        let now = self.now();
+        let shared = shared_of(&now, group)?;
+        let mut editor = Editor::new(&shared.text)?;
+        editor.hide_secrets();
+        let text = copies::there(shared).head() + &editor.text();
+        Ok(GroupConfig { revision: shared.revision, text })
+    }
+
+    /// Replaces what a group shares. A text that begins with the line of a revision is refused if that is not the one in
+    /// force. Secrets that were hidden are those in force.
+    ///
+    /// # Errors
+    /// The text is wrong, or says what cannot change; or as [`commit_shared`](Self::commit_shared).
+    pub fn set_group_config(&self, group: &str, given: &str, force: bool) -> Result<Done> {
+        let _one = self.begin(format!("a change of the configuration of group {group}"))?;
+        let now = self.now();
+        let current = shared_of(&now, group)?;
+        self.remarks().clear();
+        let (text, before) = match lunet_group::split(given) {
+            Err(why) => {
+                return refuse(Code::Invalid, format!("the text cannot be used: {why}"), "");
+            }
+            Ok(Some((revision, _))) if revision != current.revision => {
+                return refuse(
+                    Code::ChangedByHand,
+                    format!(
+                        "the configuration of group {group} was changed meanwhile: it has revision {}, and this text was made of \
+                         revision {revision}",
+                        current.revision
+                    ),
+                    format!("make your changes in what `lunet group config {group}` shows now"),
+                );
+            }
+            Ok(Some((_, text))) => (text, 1),
+            Ok(None) => (given, 0),
+        };
+        let text = revealed(text, &current.text);
+        if *text == *current.text {
+            let told = format!(
+                "group {group} has this configuration already, as revision {}",
+                current.revision
+            );
+            return Ok(done(told));
+        }
+        fits(&text)?;
+        let revision = current.revision + 1;
+        let next = Shared { group: group.to_owned(), revision, text };
+        let plan =
+            plan::of_text(&self.options, &self.file, Self::text(&now), now.plan.sharing(next));
+        let plan = plan.map_err(|error| told_by_lines(error, group, before))?;
+        groups::check(&now, &plan)?;
+        let consent = Consent { force, ..Consent::default() };
+        let next = self.weigh(&now, plan, consent, "use --force")?;
+        let sessions = next.sessions.clone();
+        self.commit(&now, next, now.open.clone())?;
+        let told = format!("revision {revision} of the configuration of group {group} is in force");
+        let mut done = concerning(done(told), sessions);
+        done.notes.extend(std::mem::take(&mut *self.remarks()));
+        Ok(done)
+    }
+
+    /// Serves by what another gateway has written, if it is not in force already. `since`: the
+    /// [`generation`](Self::generation) before it was read; false if there was a change since. Waits for a change that is
+    /// under way.
+    ///
+    /// # Errors
+    /// It cannot be served without a restart, or not at all.
+    pub fn take_shared(&self, since: u64, shared: Shared) -> Result<bool> {
+        if self.now().plan.shared.contains(&shared) {
+            return Ok(true);
+        }
+        let _one = self.changing.lock().unwrap_or_else(PoisonError::into_inner);
+        if self.generation() != since {
+            return Ok(false);
+        }
+        match self.adopt_shared(&shared, Change::OfRules) {
+            Ok(()) => Ok(true),
+            Err(error) => {
+                if error.is::<AfterRestart>() {
+                    // The next start begins with it.
+                    self.keep_copy(&shared);
+                }
+                Err(error)
+            }
+        }
+    }
+
+    /// Serves a group of which nothing was known until now: its target is there from now on, without LUNs, and belongs to
+    /// nobody until its group begins.
+    ///
+    /// # Errors
+    /// It cannot be served beside what this gateway serves.
+    pub fn begin_sharing(&self, shared: &Shared) -> Result<()> {
+        let _one = self.changing.lock().unwrap_or_else(PoisonError::into_inner);
+        self.adopt_shared(shared, Change::FirstOne)
+    }
+
+    fn adopt_shared(&self, shared: &Shared, change: Change) -> Result<()> {
+        if self.closed.load(Ordering::Acquire) {
+            return refuse(Code::Stopping, "lunet is stopping", "");
+        }
+        let now = self.now();
+        let all = now.plan.sharing(shared.clone());
+        let plan = plan::of_text(&self.options, &self.file, Self::text(&now), all)?;
+        if change == Change::OfRules {
+            groups::check(&now, &plan).map_err(|_| AfterRestart(shared.revision))?;
+        }
+        serve::check_tls(&plan.config)?;
+        // Whoever has changed it has weighed it.
+        let consent = Consent { force: true, keep_sessions: false };
+        let Weighed { plan, sessions, .. } = self.weigh(&now, plan, consent, "")?;
+        let known = |name: &String| now.open.contains_key(name) || now.unserved.contains_key(name);
+        let fresh: Vec<_> =
+            plan.config.volumes.iter().filter(|it| !known(&it.name)).cloned().collect();
+        let waiting = fresh.into_iter().map(|volume| {
+            let group = volume.group.clone().unwrap_or_default();
+            (volume.name.clone(), Unserved::waiting(&volume, &group, None))
+        });
+        let mut next = now.with(plan, now.open.clone());
+        next.unserved.extend(waiting);
+        self.adopt(next, None)?;
+        self.generation.fetch_add(1, Ordering::AcqRel);
+        let (group, revision) = (&shared.group, shared.revision);
+        tracing::info!(group, "revision {revision} of the group's configuration is in force");
+        notes(&sessions).iter().for_each(|told| tracing::warn!(group, "by this revision, {told}"));
+        self.keep_copy(shared);
+        self.remarks().clear();
+        Ok(())
+    }
+}
+
+/// What another configuration is to this server.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Change {
+    /// The group runs: what it is stays.
+    OfRules,
+    /// The group comes.
+    FirstOne,
+}
+
+/// What a group shares.
+fn shared_of<'s>(now: &'s Served, group: &str) -> Result<&'s Shared> {
+    if let Some(found) = now.plan.shared.iter().find(|one| one.group == group) {
+        return Ok(found);
+    }
+    let config = &now.plan.config;
+    if config.pending.iter().any(|pending| pending.name == group) {
+        return refuse(
+            Code::NotServed,
+            format!("the configuration of group {group} is not known here yet"),
+            "`lunet group list` says why",
+        );
+    }
+    match config.groups.iter().any(|other| other.name == group) {
+        true => refuse(
+            Code::Unsupported,
+            format!("group {group} is configured in the file of each gateway"),
+            "`lunet config show` shows this one's",
+        ),
+        false => refuse(
+            Code::NotFound,
+            format!("there is no group \"{group}\""),
+            "`lunet group list` shows what there is",
+        ),
+    }
+}
+
+fn fits(text: &str) -> Result<()> {
+    match text.len() > MAX_TEXT {
+        true => refuse(
+            Code::Invalid,
+            format!(
+                "the configuration of a group has at most {MAX_TEXT} bytes, and this has {}",
+                text.len()
+            ),
+            "",
+        ),
+        false => Ok(()),
+    }
+}
+
+/// A text with the secrets that were hidden when it was shown.
+fn revealed(text: &str, known: &str) -> Zeroizing<String> {
+    match (Editor::new(text), Editor::new(known)) {
+        (Ok(mut editor), Ok(mut known)) => {
+            editor.restore_secrets(&mut known);
+            Zeroizing::new(editor.text())
+        }
+        // What is no TOML is told with its lines by whoever reads it next.
+        _ => Zeroizing::new(text.to_owned()),
+    }
+}
+
+/// Mistakes with their lines in the text of a group, which has so many lines before it.
+fn told_by_lines(error: anyhow::Error, group: &str, before: usize) -> anyhow::Error {
+    let wrong = match error.downcast::<Wrong>() {
+        Ok(wrong) => wrong,
+        Err(error) => return error,
+    };
+    let line = |(of, mistake): (&Option<String>, &crate::config::Mistake)| match of {
+        Some(other) if other == group => {
+            let line = mistake.line + before;
+            format!("line {}", crate::config::Mistake { line, ..mistake.clone() })
+        }
+        _ => format!("beside the file of this gateway, line {mistake}"),
+    };
+    let lines: Vec<String> = wrong.groups.iter().zip(&wrong.mistakes).map(line).collect();
+    lunet_api::Error::new(Code::Invalid, lines.join("; ")).into()
+}
