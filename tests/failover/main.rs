@@ -12,6 +12,7 @@ mod load;
 mod nvme;
 mod reserve;
 mod setup;
+mod shared;
 mod units;
 mod world;
 

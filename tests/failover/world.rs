@@ -1,6 +1,7 @@
 //! Gateways of a group on a real cluster, and how tests ask them.
 
 use std::fs;
+use std::path::PathBuf;
 use std::process::Command;
 use std::sync::{LockResult, RwLock, RwLockReadGuard, RwLockWriteGuard};
 use std::thread::sleep;
@@ -84,6 +85,11 @@ impl<'a> Group<'a> {
         let again = output(&mut create, PATIENCE).map(drop);
         ensure!(again.is_err(), "a record was made twice");
         Ok(group)
+    }
+
+    /// A path for a file of this group's.
+    pub fn path(&self, name: &str) -> PathBuf {
+        self.data.path().join(name)
     }
 
     /// The configuration of a gateway, with more keys for its volume and others for its group.

@@ -2,11 +2,16 @@
 use std::path::Path;
 
 use lunet::config::edit::{Editor, size};
-use lunet::config::{Config, check, summary};
+use lunet::config::{Config, Shared, check, check_with, placed, summary};
+use zeroize::Zeroizing;
+
+/// A gateway of a group that shares its volumes and its target.
+const GATEWAY: &str = "[server]\nalua = 'implicit'\n[group.g]\nrecord = 'rbd://p/g'\ngateway = 1\nshared = true\n";
 
 /// One input.
 pub fn run(data: &[u8]) {
     let Ok(text) = std::str::from_utf8(data) else { return };
+    share(text);
     match check(text) {
         Ok(config) => {
             assert!(!summary(&config).is_empty());
@@ -24,6 +29,27 @@ pub fn run(data: &[u8]) {
             let lines = text.split('\n').count();
             assert!(mistakes.iter().all(|mistake| (1..=lines).contains(&mistake.line)));
             assert!(mistakes.iter().all(|mistake| !mistake.to_string().is_empty()));
+        }
+    }
+}
+
+/// The same text as what a group shares.
+fn share(text: &str) {
+    let text = Zeroizing::new(text.to_owned());
+    let lines = text.split('\n').count();
+    let shared = [Shared { group: "g".into(), revision: 1, text }];
+    match check_with(GATEWAY, &shared) {
+        Ok(config) => {
+            let [group] = &config.groups[..] else { panic!("one group") };
+            assert!(group.target < config.targets.len());
+            assert!(config.volumes.iter().all(|volume| volume.group.as_deref() == Some("g")));
+        }
+        Err(mistakes) => {
+            let own = GATEWAY.split('\n').count();
+            for (group, mistake) in placed(mistakes, GATEWAY, &shared) {
+                let lines = if group.is_some() { lines } else { own };
+                assert!((1..=lines).contains(&mistake.line), "{mistake}");
+            }
         }
     }
 }
