@@ -103,7 +103,7 @@ fn is_ended(session: &mut Session) -> Result<()> {
 fn a_change_through_one_gateway_is_served_by_all() -> Result<()> {
     let _cluster = undisturbed();
     let Some(ceph) = cluster() else { return Ok(()) };
-    let (_group, one, two) = two(ceph, "shared")?;
+    let (group, one, two) = two(ceph, "shared")?;
     let mut first = log_in(&one, "iqn.x:a")?;
     write_all(&mut first, 1)?;
     drop(log_in(&two, "iqn.x:a")?);
@@ -126,6 +126,11 @@ fn a_change_through_one_gateway_is_served_by_all() -> Result<()> {
         // Its own target is its own.
         drop(Session::open(&Login { initiator: "iqn.x:z", ..Login::new(server.portal(), OWN) })?);
     }
+    // One whose rules are in its file serves by rules that nobody else has.
+    let three = group.serve(3)?;
+    says(&three, "write `shared = true`")?;
+    ensure!(told(&three)?["state"] == "fenced");
+    three.stop()?;
     let refusal = two.refuses(&["target", "unmap", TARGET, "0"])?;
     ensure!(refusal.contains("whose LUNs its record names"), "{refusal}");
     let refusal = two.refuses(&["target", "allow", TARGET, "iqn.x:d", "--keep-sessions"])?;

@@ -34,12 +34,13 @@ pub(crate) struct Session {
     pub record: Record,
     pub images: Vec<Arc<Image>>,
     object: Object,
-    config: Option<Sharing>,
+    /// The object of the configuration of the group.
+    config: Object,
+    sharing: Option<Sharing>,
 }
 
-/// The configuration of the group, and who serves by it.
+/// Who serves by the configuration of the group.
 struct Sharing {
-    object: Object,
     shares: Arc<dyn Shares>,
     me: GatewayId,
     /// Somebody looks at it.
@@ -48,7 +49,7 @@ struct Sharing {
 
 impl fmt::Debug for Sharing {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Sharing").field("object", &self.object).finish_non_exhaustive()
+        f.debug_struct("Sharing").field("me", &self.me).finish_non_exhaustive()
     }
 }
 
@@ -82,9 +83,14 @@ impl Session {
         let tell = move |watched| drop(own.send(Event::Watched(op, watched)));
         let watched = object.watch(Box::new(tell));
         watched.map_err(|errno| Error::of("watch the group's record", errno))?;
-        let sharing = |shares: &Arc<dyn Shares>| open_config(&client, config, shares, op, sender);
-        let sharing = config.shared.as_ref().map(sharing).transpose()?;
-        let session = Self { op, name, record, images, object, config: sharing };
+        let of_config = shared::open(&client, &group.name)?;
+        let sharing = config.shared.as_ref().map(|shares| -> std::result::Result<_, Error> {
+            watch_config(&of_config, &group.name, op, sender)?;
+            let (shares, me, looks) = (shares.clone(), config.gateway.me, AtomicBool::new(false));
+            Ok(Sharing { shares, me, looks })
+        });
+        let sharing = sharing.transpose()?;
+        let session = Self { op, name, record, images, object, config: of_config, sharing };
         session.catch_up(&group.name)?;
         Ok(session)
     }
@@ -92,9 +98,15 @@ impl Session {
     /// Has the server serve by the configuration that the cluster has now.
     ///
     /// # Errors
-    /// It cannot, or the configuration cannot be read.
+    /// It cannot, or the configuration cannot be read; or there is one, and the server serves by another of its own.
     pub fn catch_up(&self, group: &ImageName) -> std::result::Result<(), Error> {
-        let Some(Sharing { object, shares, .. }) = &self.config else { return Ok(()) };
+        let object = &self.config;
+        let Some(Sharing { shares, .. }) = &self.sharing else {
+            return match shared::load(object, group)? {
+                Some(_) => Err(Error::InCluster(shared::object_of(group))),
+                None => Ok(()),
+            };
+        };
         for _ in 0..READS {
             let since = shares.generation();
             let found = shared::load(object, group)?;
@@ -109,7 +121,7 @@ impl Session {
 
     /// The same, unless somebody is about to do so.
     pub fn look_at_config(&self, group: &ImageName) -> std::result::Result<(), Error> {
-        let Some(sharing) = &self.config else { return Ok(()) };
+        let Some(sharing) = &self.sharing else { return Ok(()) };
         if sharing.looks.swap(true, Ordering::AcqRel) {
             return Ok(());
         }
@@ -120,22 +132,20 @@ impl Session {
 
     /// Answers a gateway that has replaced the configuration.
     pub fn acknowledge_config(&self, notify: u64, done: &std::result::Result<(), Error>) {
-        let Some(sharing) = &self.config else { return };
+        let Some(sharing) = &self.sharing else { return };
         let trouble = done.as_ref().err().map(Error::to_string);
         let heard = Heard { gateway: sharing.me, revision: sharing.shares.revision(), trouble };
-        sharing.object.acknowledge(notify, &heard.encode());
+        self.config.acknowledge(notify, &heard.encode());
     }
 
     /// Writes a configuration in the place of the one with the revision before.
     pub fn write_config(&self, group: &ImageName, next: &Shared) -> std::result::Result<(), Error> {
-        let sharing = self.config.as_ref().ok_or(Error::NoClient)?;
-        shared::write(&sharing.object, group, next)
+        shared::write(&self.config, group, next)
     }
 
     /// Tells all gateways that the configuration is another one. What they have answered, and whether all have.
     pub fn tell_of_config(&self) -> std::result::Result<(Vec<Heard>, bool), Error> {
-        let sharing = self.config.as_ref().ok_or(Error::NoClient)?;
-        let acks = sharing.object.notify(&[], HEARD_LIMIT);
+        let acks = self.config.notify(&[], HEARD_LIMIT);
         let acks = acks.map_err(|errno| Error::of("tell the other gateways", errno))?;
         let mut heard: Vec<Heard> =
             acks.answers.iter().filter_map(|answer| Heard::decode(answer)).collect();
@@ -214,25 +224,19 @@ impl Session {
     }
 }
 
-/// The configuration, which is watched.
-fn open_config(
-    client: &Arc<Client>,
-    config: &Config,
-    shares: &Arc<dyn Shares>,
+/// Watches the configuration.
+fn watch_config(
+    object: &Object,
+    group: &ImageName,
     op: OpId,
     sender: Sender<Event>,
-) -> std::result::Result<Sharing, Error> {
-    let name = &config.group.name;
-    let object = shared::open(client, name)?;
+) -> std::result::Result<(), Error> {
     // Without a receiver the group has ended.
     let tell = move |watched| drop(sender.send(Event::OfConfig(op, watched)));
-    match object.watch(Box::new(tell)) {
-        Ok(()) => {}
-        Err(store::ENOENT) => return Err(Error::NoShared(shared::object_of(name))),
-        Err(errno) => return Err(Error::of("watch the group's configuration", errno)),
-    }
-    let (shares, me, looks) = (shares.clone(), config.gateway.me, AtomicBool::new(false));
-    Ok(Sharing { object, shares, me, looks })
+    object.watch(Box::new(tell)).map_err(|errno| match errno {
+        store::ENOENT => Error::NoShared(shared::object_of(group)),
+        errno => Error::of("watch the group's configuration", errno),
+    })
 }
 
 fn open_image(client: &Arc<Client>, image: &str) -> std::result::Result<Arc<Image>, Error> {

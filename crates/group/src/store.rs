@@ -55,6 +55,12 @@ pub enum Error {
         "the group has no configuration in the cluster, the object {0} is not there: `lunet group create` writes it"
     )]
     NoShared(String),
+    /// There is a configuration, and the server has one of its own.
+    #[error(
+        "the group has its configuration in the cluster, the object {0}, and this gateway has one in its file: write `shared = \
+         true` into the table of the group instead, and restart it"
+    )]
+    InCluster(String),
     /// The configuration cannot be read.
     #[error("the configuration of the group, the object {object}, cannot be used: {source}")]
     Unreadable {

@@ -10,6 +10,7 @@ mod belongs;
 pub mod bench;
 pub mod config;
 pub mod control;
+mod copies;
 pub mod exposure;
 mod failures;
 mod form;

@@ -20,7 +20,7 @@ use crate::config::{
     self, Backend, Cache, Config, ControlAt, Hosts, Nvme, Portal, Provisioning, Shared, Subsystem,
     Target, Volume,
 };
-use crate::group::copies;
+use crate::copies;
 use crate::trouble::refused;
 use crate::{belongs, control, owned, secrets, serve, users};
 

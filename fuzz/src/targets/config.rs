@@ -6,7 +6,8 @@ use lunet::config::{Config, Shared, check, check_with, placed, summary};
 use zeroize::Zeroizing;
 
 /// A gateway of a group that shares its volumes and its target.
-const GATEWAY: &str = "[server]\nalua = 'implicit'\n[group.g]\nrecord = 'rbd://p/g'\ngateway = 1\nshared = true\n";
+const GATEWAY: &str =
+    "[server]\nalua = 'implicit'\n[group.g]\nrecord = 'rbd://p/g'\ngateway = 1\nshared = true\n";
 
 /// One input.
 pub fn run(data: &[u8]) {

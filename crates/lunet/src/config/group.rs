@@ -225,7 +225,12 @@ fn seat(name: &str, table: &Section<'_>, mistakes: &mut Mistakes) -> Option<(Pen
     let (conf, user, keyring) = cluster(table, mistakes);
     let gateway = gateway?.value as u16;
     let rank = rank.map_or(u32::from(gateway) - 1, |rank| rank.value as u32);
-    let record = record?.value;
+    let record = record?;
+    if record.value.image().ends_with(".config") {
+        let text = "must not end in \".config\": so does the object with the configuration of another group";
+        mistakes.add(record.offset, table.key("record"), text);
+    }
+    let record = record.value;
     Some((Pending { name: name.to_owned(), record, gateway, conf, user, keyring }, rank))
 }
 

@@ -20,6 +20,12 @@ pub fn summary(config: &Config) -> String {
         let namespaces = number(subsystem.namespaces.len(), "namespace");
         out.push_str(&format!("over NVMe: {}, {namespaces}\n", subsystem.nqn));
     }
+    for group in &config.pending {
+        out.push_str(&format!(
+            "group {}: its volumes and its target are in the cluster\n",
+            group.name
+        ));
+    }
     for note in &config.notes {
         out.push_str(&format!("note: line {note}\n"));
     }

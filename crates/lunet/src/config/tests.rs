@@ -977,6 +977,11 @@ fn what_gateways_could_differ_in_is_refused() {
         ("[group.g]\nrecord = 'rbd://p/g'\ngateway = 0\n", "group.g.gateway", "from 1 to"),
         ("[group.g]\nrecord = 'p/g'\n", "group.g.record", "rbd://"),
         (
+            "[group.g]\nrecord = 'rbd://p/g.config'\ngateway = 1\n",
+            "group.g.record",
+            "must not end in",
+        ),
+        (
             "[group.g]\ntargets = ['iqn.2026-11.l:no']\n",
             "group.g.targets",
             "there is no [[target]]",

@@ -2,7 +2,6 @@
 //! the server goes to all shards, before it goes on.
 
 mod agreement;
-pub mod copies;
 mod fronts;
 mod serving;
 mod sharing;
@@ -23,6 +22,7 @@ use self::fronts::Fronts;
 use self::serving::Server;
 use self::sharing::{Taker, Writers};
 use crate::config::{self, Config, Group, Pending};
+use crate::copies;
 use crate::identity::Machine;
 use crate::live::Manager;
 use crate::second::Second;

@@ -9,10 +9,10 @@ use lunet_api::Code;
 use lunet_group::{Error, Handle, Heard, Said, Shared, Shares};
 use lunet_os::sync::Mutex;
 
-use super::{Running, State, copies, look};
-use crate::config;
+use super::{Running, State, look};
 use crate::live::{Clusters, Manager};
 use crate::trouble::refuse;
+use crate::{config, copies};
 
 /// How long the cluster has to take a change. Longer, and nobody knows whether it has.
 const WRITE: Duration = Duration::from_secs(10);

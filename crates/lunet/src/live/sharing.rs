@@ -17,7 +17,7 @@ use super::sessions::concerning;
 use super::{Manager, Served, done, groups};
 use crate::config::Shared;
 use crate::config::edit::{EditError, Editor};
-use crate::group::copies;
+use crate::copies;
 use crate::opening::Unserved;
 use crate::plan::{self, Plan, Wrong};
 use crate::serve;
