@@ -58,12 +58,19 @@ pub fn placed(
     mistakes.into_iter().map(put).collect()
 }
 
+/// The text of a group, with as much before it as is before it in the whole: what is parsed of it has its place there.
+struct Padded {
+    group: String,
+    start: usize,
+    text: Zeroizing<String>,
+}
+
 /// All texts, one behind the other.
 pub(super) struct Whole {
     /// For the lines of mistakes.
     pub(super) text: Zeroizing<String>,
-    /// The text of each group, with as much before it as is before it in the whole: what is parsed of it has its place there.
-    padded: Vec<(String, Zeroizing<String>)>,
+    /// Those of the groups.
+    padded: Vec<Padded>,
 }
 
 impl Whole {
@@ -80,7 +87,7 @@ impl Whole {
             let mut alone = Zeroizing::new(String::with_capacity(whole.len()));
             alone.extend(std::iter::repeat_n(' ', start));
             alone.push_str(&whole[start..]);
-            padded.push((one.group.clone(), alone));
+            padded.push(Padded { group: one.group.clone(), start: start + 1, text: alone });
         }
         Self { text: whole, padded }
     }
@@ -92,11 +99,10 @@ impl Whole {
         mistakes: &mut Mistakes,
     ) -> Option<DeTable<'t>> {
         let mut root = super::parse(text, mistakes)?.into_inner();
-        for (group, text) in &self.padded {
+        for Padded { group, start, text } in &self.padded {
             let part = super::parse(text, mistakes)?;
-            let start = part.span().start;
             let names = is_shared_by(&root, group);
-            check(group, start, part.get_ref(), names, mistakes);
+            check(group, *start, part.get_ref(), names, mistakes);
             if names {
                 join(&mut root, part.into_inner(), mistakes);
             }
@@ -273,7 +279,7 @@ mod tests {
                 "environment of one",
             ),
             (
-                &PART.replace("[[target]]", "ceph-user = 'x'\n[[target]]"),
+                &PART.replace("[[target]]", "ceph-user = 'l'\n[[target]]"),
                 4,
                 "belongs into [group.NAME]",
             ),
