@@ -115,7 +115,10 @@ impl Service for Fake {
             Request::Snapshots { .. } => Answer::Snapshots(Vec::new()),
             Request::Portals => Answer::Portals(Vec::new()),
             Request::Groups => Answer::Groups(Vec::new()),
-            Request::MoveGroup { .. } | Request::TakeOverGroup { .. } => {
+            Request::MoveGroup { .. }
+            | Request::TakeOverGroup { .. }
+            | Request::GroupConfig { .. }
+            | Request::SetGroupConfig { .. } => {
                 return Err(Error::new(Code::NotFound, "there is no such group"));
             }
             Request::Config => {
