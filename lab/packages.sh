@@ -3,7 +3,8 @@
 # The host's own apt is not touched: a private configuration takes the mirrors from the host's and adds contrib and backports of the
 # guest's release, which is $LAB_RELEASE (default bookworm). Sets $cache, $apt, $release, $kernel (a package) and $version.
 
-release=${LAB_RELEASE:-bookworm}
+guest=${LAB_RELEASE:-bookworm}
+release=${guest%-ha}
 cache=${LUNET_LAB_CACHE:-${XDG_CACHE_HOME:-$HOME/.cache}/lunet-lab}
 # Lists of one release each: suites of two may be run at a time.
 apt=$cache/apt-$release
