@@ -101,9 +101,9 @@ test-lab: prepare ## run the lab's suites in the guest (root): all, or SUITE=mul
 	$(BUILD)
 	$(BUILT) lab/test "$(SUITE)" "$(TEST)"
 
-test-ha: ## move, kill, freeze and fence lunet in a cluster of two nodes with Pacemaker, under load (root; 3 minutes)
+test-ha: ## move, kill, freeze and fence lunet in a cluster of two nodes with Pacemaker, under load (root; 3 minutes); NODES=guests: two guests of the lab with DRBD (15 minutes)
 	$(CARGO) build --locked -p lunet
-	LUNET_BIN=$(CURDIR)/target/debug/lunet lab/ha/run
+	LUNET_BIN=$(CURDIR)/target/debug/lunet lab/ha/run $(NODES)
 
 test-ceph: prepare ## images and failover groups on a real cluster of three OSDs, with the long tests; needs Ceph's packages (15 minutes). LUNET_E2E_FAILOVERS=200 changes the owner of a group so often under load
 	$(CARGO) build --locked -p lunet
