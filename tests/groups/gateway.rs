@@ -5,6 +5,7 @@
 //! It reads orders from standard input: `move N`, `take`, `pause`.
 
 use std::io::{BufRead, Write};
+use std::net::SocketAddr;
 use std::os::fd::OwnedFd;
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::thread;
@@ -66,6 +67,8 @@ impl Serving for Fake {
         self.tell(Told::Storage(storage));
         Ok(())
     }
+
+    fn reach(&mut self, _epoch: Epoch, _owner: Option<SocketAddr>) {}
 
     fn gate(&mut self, gate: Gate) {
         let epoch = gate.epoch();
@@ -243,7 +246,7 @@ fn main() {
     let user = Some("gateway".to_owned());
     let place = Place { conf: Some(conf.into()), user, ..Place::new(name) };
     let me = GatewayId(number.parse().expect("a number"));
-    let gateway = lunet_gateway::Config { me, rank: rank.parse().expect("a rank") };
+    let gateway = lunet_gateway::Config { me, rank: rank.parse().expect("a rank"), portal: None };
     let (writer, orders) = channel();
     let (pauses, die_at) = (writer.clone(), step.first().cloned());
     let group = Group::start(

@@ -64,7 +64,7 @@ impl World {
         };
         let contents = Contents { volumes: vec![volume] };
         let ports = (1..=3).map(port).collect();
-        let record = Record::new("iqn.2026-11.local.lunet:group", ports, contents);
+        let record = Record::new("iqn.2026-11.local.lunet:group", [7; 32], ports, contents);
         create(&place, &record).expect("a new group");
         Some(Self { cluster, place, acknowledged: HashMap::new() })
     }

@@ -9,7 +9,9 @@ use crate::{GatewayId, Record};
 pub enum AccessState {
     /// Its gateway owns the group: active/optimized; ANA optimized.
     Optimized,
-    /// Another does: standby; ANA inaccessible.
+    /// Another does, and executes what comes here: active/non-optimized; ANA inaccessible, as NVMe is not passed on.
+    NonOptimized,
+    /// Another does, and cannot be reached by gateways: standby; ANA inaccessible.
     Standby,
     /// The group is on its way there: transitioning; ANA change.
     Transitioning,
@@ -22,11 +24,13 @@ pub struct Access(pub Vec<(u16, AccessState)>);
 impl Access {
     /// As the record has it, each group once, in the order of their numbers.
     pub fn of(record: &Record) -> Self {
+        let reached = record.owner.as_ref().is_some_and(|owner| owner.portal.is_some());
         let state = |gateway: GatewayId| {
             let owns = record.owner.as_ref().is_some_and(|owner| owner.gateway == gateway);
             match (owns, record.heir == Some(gateway)) {
                 (true, _) => AccessState::Optimized,
                 (false, true) => AccessState::Transitioning,
+                (false, false) if reached => AccessState::NonOptimized,
                 (false, false) => AccessState::Standby,
             }
         };

@@ -3,6 +3,7 @@
 use alloc::boxed::Box;
 use alloc::string::String;
 use alloc::vec::Vec;
+use core::net::SocketAddr;
 use core::time::Duration;
 
 use crate::{Access, Contents, Epoch, Gate, GatewayId, Record};
@@ -259,6 +260,9 @@ pub enum Action {
     Modes(Box<Record>),
     /// Raise a unit attention.
     Attention(Attention),
+    /// The owner of this epoch is another gateway, or nobody. Commands that the gate lets [through](crate::Admission::Forward)
+    /// go to that portal from here on; what was passed on in an earlier epoch and is not answered is answered no more.
+    Reach(Epoch, Option<SocketAddr>),
     /// Report these access states from here on.
     Access(Epoch, Access),
     /// Wait until no command of the group is under way.

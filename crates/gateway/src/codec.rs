@@ -1,6 +1,7 @@
 //! The record as bytes. There is one encoding of a record: whatever is read encodes to the same bytes again.
 
 use alloc::vec::Vec;
+use core::net::{Ipv4Addr, Ipv6Addr, SocketAddr};
 
 use lunet_reservations::{Kind, MAX_REGISTRATIONS};
 
@@ -59,11 +60,12 @@ impl Record {
         to.u64(self.epoch.0);
         to.u64(self.revision);
         match (&self.owner, self.heir) {
-            (Some(Owner { gateway, client }), _) => {
+            (Some(Owner { gateway, client, portal }), _) => {
                 to.u8(1);
                 to.u16(gateway.0);
                 to.bytes(client.address.as_bytes());
                 to.bytes(client.lock.as_bytes());
+                encode_portal(*portal, &mut to);
             }
             (None, Some(heir)) => {
                 to.u8(2);
@@ -76,6 +78,7 @@ impl Record {
         for Port { gateway, group, relative } in &self.ports {
             [gateway.0, *group, *relative].into_iter().for_each(|number| to.u16(number));
         }
+        to.0.extend(self.secret);
         self.contents.encode(&mut to);
         Ok(to.0)
     }
@@ -103,7 +106,8 @@ impl Record {
             1 => {
                 let gateway = GatewayId(from.u16()?);
                 let (address, lock) = (from.text(MAX_NAME)?, from.text(MAX_NAME)?);
-                owner = Some(Owner { gateway, client: ClientName { address, lock } });
+                let (client, portal) = (ClientName { address, lock }, decode_portal(&mut from)?);
+                owner = Some(Owner { gateway, client, portal });
             }
             2 => heir = Some(GatewayId(from.u16()?)),
             _ => return Err(Malformed::Value),
@@ -114,12 +118,39 @@ impl Record {
             let (gateway, group, relative) = (GatewayId(from.u16()?), from.u16()?, from.u16()?);
             ports.push(Port { gateway, group, relative });
         }
+        let secret = from.array()?;
         let contents = Contents::decode(&mut from)?;
         from.end()?;
-        let record = Self { epoch, revision, owner, heir, target, ports, contents };
+        let record = Self { epoch, revision, owner, heir, target, ports, secret, contents };
         record.check()?;
         Ok(record)
     }
+}
+
+/// The length of the address, the address, the port; or 0 if there is none.
+fn encode_portal(portal: Option<SocketAddr>, to: &mut Writer) {
+    match portal {
+        None => return to.u8(0),
+        Some(SocketAddr::V4(v4)) => {
+            to.u8(4);
+            to.0.extend(v4.ip().octets());
+        }
+        Some(SocketAddr::V6(v6)) => {
+            to.u8(16);
+            to.0.extend(v6.ip().octets());
+        }
+    }
+    to.u16(portal.map_or(0, |portal| portal.port()));
+}
+
+fn decode_portal(from: &mut Reader<'_>) -> Result<Option<SocketAddr>, Malformed> {
+    let address = match from.u8()? {
+        0 => return Ok(None),
+        4 => Ipv4Addr::from(from.array::<4>()?).into(),
+        16 => Ipv6Addr::from(from.array::<16>()?).into(),
+        _ => return Err(Malformed::Value),
+    };
+    Ok(Some(SocketAddr::new(address, from.u16()?)))
 }
 
 impl Contents {

@@ -33,6 +33,8 @@ impl Link {
 pub enum Admission {
     /// It is executed.
     Execute,
+    /// The owner executes it: it is passed on.
+    Forward,
     /// It is not, and the initiator sends it again: BUSY. The group is on its way to another gateway, or the command's
     /// connection was not pinged in this epoch yet.
     Busy,
@@ -45,6 +47,7 @@ enum Door {
     Closed,
     Blocked,
     Open,
+    Through,
 }
 
 /// Says of each command whether it may be executed. The event loops have copies of it, which a message changes.
@@ -67,6 +70,19 @@ impl Gate {
         Self { epoch, door: Door::Open }
     }
 
+    pub(crate) const fn through(epoch: Epoch) -> Self {
+        Self { epoch, door: Door::Through }
+    }
+
+    /// The same for a protocol whose commands are not passed on.
+    #[must_use]
+    pub const fn without_forwarding(self) -> Self {
+        match self.door {
+            Door::Through => Self::closed(self.epoch),
+            Door::Closed | Door::Blocked | Door::Open => self,
+        }
+    }
+
     /// The epoch that is known here.
     pub const fn epoch(&self) -> Epoch {
         self.epoch
@@ -75,6 +91,11 @@ impl Gate {
     /// True if commands are executed.
     pub fn is_open(&self) -> bool {
         self.door == Door::Open
+    }
+
+    /// True if commands are passed on to the owner.
+    pub fn is_through(&self) -> bool {
+        self.door == Door::Through
     }
 
     /// A connection whose login was answered just now. The initiator sends no command before that answer.
@@ -92,7 +113,8 @@ impl Gate {
         match self.door {
             Door::Closed => Admission::Standby,
             Door::Open if stamp.0 == self.epoch => Admission::Execute,
-            Door::Open | Door::Blocked => Admission::Busy,
+            Door::Through if stamp.0 == self.epoch => Admission::Forward,
+            Door::Open | Door::Through | Door::Blocked => Admission::Busy,
         }
     }
 }

@@ -24,6 +24,7 @@ mod record;
 mod requests;
 mod standby;
 mod takeover;
+mod way;
 
 pub use access::{Access, AccessState};
 pub use action::{
@@ -39,6 +40,7 @@ pub use record::{
     Registered, Reserved, Sanitize, Volume,
 };
 pub use takeover::Candidate;
+pub use way::{Passage, Turn, Way};
 
 /// A gateway of the group, by the number that its configuration gives it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]

@@ -3,6 +3,7 @@
 use alloc::boxed::Box;
 use alloc::collections::{BTreeMap, VecDeque};
 use alloc::vec::Vec;
+use core::net::SocketAddr;
 use core::time::Duration;
 
 use crate::contact::Contact;
@@ -26,6 +27,8 @@ pub struct Config {
     pub me: GatewayId,
     /// Its place among the gateways of the group, from 0 on: who is first takes over first.
     pub rank: u32,
+    /// Where other gateways reach it when it is the owner; `None`: nowhere, and they do not pass commands on.
+    pub portal: Option<SocketAddr>,
 }
 
 /// What a gateway is.
@@ -310,8 +313,22 @@ impl Gateway {
         // What was tried for another epoch keeps nobody from this one: its heir least of all.
         let rank = if self.tried < self.gate.epoch() { 0 } else { self.config.rank };
         self.role = Role::Standby(Watch::new(self.now, rank));
-        if self.gate.is_open() || self.gate != Gate::closed(self.gate.epoch()) {
-            self.set_gate(Gate::closed(self.gate.epoch()));
+        let gate = self.standby_gate();
+        if self.gate != gate {
+            self.set_gate(gate);
+        }
+    }
+
+    /// The gate of a gateway that does not own the group, as far as it knows. An owner that was another gateway when the
+    /// record was written executes what is passed on to it, or knows better.
+    fn standby_gate(&self) -> Gate {
+        let epoch = self.gate.epoch();
+        let record = self.record.as_deref().filter(|record| record.epoch == epoch);
+        let owner = record.and_then(|record| record.owner.as_ref());
+        let reached = owner.filter(|owner| owner.gateway != self.config.me);
+        match reached.and_then(|owner| owner.portal) {
+            Some(_) => Gate::through(epoch),
+            None => Gate::closed(epoch),
         }
     }
 
@@ -344,27 +361,30 @@ impl Gateway {
             return;
         }
         let epoch = record.epoch;
-        if known.is_none_or(|known| known.epoch < epoch) {
-            let first = known.is_none();
+        let (first, next) = (known.is_none(), known.is_none_or(|known| known.epoch < epoch));
+        let reserved = known.is_none_or(|known| known.contents.reserved_as(&record.contents));
+        let modes = known.is_none_or(|known| !known.contents.has_modes_of(&record.contents));
+        self.record = Some(record.clone());
+        if next {
             // The same, if it is tried no more.
             if let Role::Standby(watch) = &mut self.role {
                 *watch = Watch::new(self.now, 0);
             }
-            self.set_gate(Gate::closed(epoch));
+            self.gate = Gate::closed(epoch);
+            let to = record.owner.as_ref().and_then(|owner| owner.portal);
+            self.act(Action::Reach(epoch, to));
+            self.set_gate(self.standby_gate());
             self.act(Action::Access(epoch, Access::of(&record)));
             if !first {
                 self.act(Action::Attention(Attention::AccessChanged));
             }
         }
-        let known = self.record.as_deref();
-        let reserved = known.is_none_or(|known| known.contents.reserved_as(&record.contents));
-        if known.is_none_or(|known| !known.contents.has_modes_of(&record.contents)) {
-            self.act(Action::Modes(record.clone()));
+        if modes {
+            self.act(Action::Modes(record));
         }
         if !reserved {
             self.act(Action::Attention(Attention::ReservationsChanged));
         }
-        self.record = Some(record);
     }
 
     /// Tells all gateways to read the record.

@@ -2,6 +2,7 @@
 
 use alloc::string::String;
 use alloc::vec::Vec;
+use core::net::SocketAddr;
 
 use lunet_reservations::{Kind, MAX_REGISTRATIONS, Registrant, Registration, Saved};
 
@@ -35,6 +36,8 @@ pub struct Record {
     pub target: String,
     /// Target ports of all gateways.
     pub ports: Vec<Port>,
+    /// By which a gateway that passes commands on shows the owner that it is one. Whoever may read the record is one.
+    pub secret: [u8; 32],
     /// What else is in it. Only its owner changes it within an epoch.
     pub contents: Contents,
 }
@@ -46,6 +49,8 @@ pub struct Owner {
     pub gateway: GatewayId,
     /// Its RADOS client: what is to be blocklisted, and whose locks are to be broken.
     pub client: ClientName,
+    /// Where other gateways pass commands on to it; `None`: nowhere.
+    pub portal: Option<SocketAddr>,
 }
 
 /// A target port.
@@ -198,9 +203,9 @@ impl Reserved {
 
 impl Record {
     /// The record of a new group, which nobody owns.
-    pub fn new(target: &str, ports: Vec<Port>, contents: Contents) -> Self {
-        let target = target.into();
-        Self { epoch: Epoch(1), revision: 1, owner: None, heir: None, target, ports, contents }
+    pub fn new(target: &str, secret: [u8; 32], ports: Vec<Port>, contents: Contents) -> Self {
+        let (epoch, target) = (Epoch(1), target.into());
+        Self { epoch, revision: 1, owner: None, heir: None, target, ports, secret, contents }
     }
 
     /// Sees whether it makes sense. Nothing else is written, or taken up.
@@ -218,6 +223,10 @@ impl Record {
         if names.chain([&self.target]).any(|name| name.is_empty() || name.len() > MAX_NAME) {
             return Err(Invalid("a name"));
         }
+        let portals = self.owner.iter().filter_map(|owner| owner.portal);
+        if portals.into_iter().any(|portal| !is_portal(&portal)) {
+            return Err(Invalid("the owner's portal"));
+        }
         let ports = &self.ports;
         let clash = |(at, one): (usize, &Port)| {
             ports[..at].iter().any(|other| {
@@ -230,6 +239,15 @@ impl Record {
         }
         self.contents.check()
     }
+}
+
+/// True for an address and a port that somebody can connect to, and that have one encoding.
+fn is_portal(portal: &SocketAddr) -> bool {
+    let plain = match portal {
+        SocketAddr::V4(_) => true,
+        SocketAddr::V6(v6) => v6.flowinfo() == 0 && v6.scope_id() == 0,
+    };
+    plain && portal.port() != 0 && !portal.ip().is_unspecified()
 }
 
 impl Contents {

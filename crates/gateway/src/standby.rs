@@ -10,8 +10,8 @@ use crate::takeover::{
     Begun, Candidate, Entry, Fenced, Fresh, Listed, Listing, Locked, Seen, Unlocked, strangers,
 };
 use crate::{
-    Ack, Action, Attention, ClientName, Epoch, Gate, Message, Notice, Order, Record, Refusal,
-    Reply, Response, Result, TEN_YEARS,
+    Ack, Action, Attention, ClientName, Config, Epoch, Gate, Message, Notice, Order, Owner, Record,
+    Refusal, Reply, Response, Result, TEN_YEARS,
 };
 
 /// Between two pings.
@@ -289,8 +289,9 @@ impl Gateway {
     /// Stands for the next owner, with the record as it is behind the fence.
     fn stand(&mut self, fresh: Fresh, bytes: &[u8]) -> Option<Step> {
         let record = Record::decode(bytes).ok()?;
-        let client = self.client()?.clone();
-        let candidate = fresh.candidate(Box::new(record), self.config.me, client).ok()?;
+        let (client, Config { me, portal, .. }) = (self.client()?.clone(), self.config);
+        let me = Owner { gateway: me, client, portal };
+        let candidate = fresh.candidate(Box::new(record), me).ok()?;
         let op = self.operation(Purpose::Takeover);
         let (expect, record) = (candidate.expect(), Box::new(candidate.record().clone()));
         self.act(Action::Swap { op, expect, record });

@@ -4,7 +4,7 @@ use alloc::boxed::Box;
 use alloc::vec::Vec;
 use core::time::Duration;
 
-use crate::{ClientName, Epoch, GatewayId, LONG_ENOUGH, Owner, Record};
+use crate::{ClientName, Epoch, LONG_ENOUGH, Owner, Record};
 
 /// The record and the locks as they were found, with all clients that may still write.
 #[derive(Debug)]
@@ -151,12 +151,7 @@ pub(crate) struct Fresh(Seen);
 impl Fresh {
     /// The record as it was read behind the fence, so with all that its owner has ever written, and what becomes of it.
     /// If it has another epoch or owner now, somebody was quicker, and that record is given back.
-    pub fn candidate(
-        self,
-        now: Box<Record>,
-        me: GatewayId,
-        client: ClientName,
-    ) -> Result<Candidate, Box<Record>> {
+    pub fn candidate(self, now: Box<Record>, me: Owner) -> Result<Candidate, Box<Record>> {
         if (now.epoch, &now.owner) != (self.0.record.epoch, &self.0.record.owner) {
             return Err(now);
         }
@@ -164,7 +159,7 @@ impl Fresh {
         let mut record = now;
         record.epoch = record.epoch.next();
         record.revision += 1;
-        record.owner = Some(Owner { gateway: me, client });
+        record.owner = Some(me);
         record.heir = None;
         Ok(Candidate { expect, record })
     }

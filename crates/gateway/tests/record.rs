@@ -1,5 +1,7 @@
 //! The record and the messages as bytes.
 
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, SocketAddrV6};
+
 use lunet_gateway::{
     Access, AccessState, ClientName, Contents, Epoch, GatewayId, MAX_VOLUMES, Malformed, Message,
     Owner, Port, Record, Registered, Reserved, Response, Sanitize, Volume,
@@ -35,17 +37,28 @@ fn volume() -> impl Strategy<Value = (Reserved, Vec<u8>, u8, [u8; 16], String)> 
     (reserved(), vec(any::<u8>(), 0..40), 0_u8..4, any::<[u8; 16]>(), "[a-z0-9]{0,20}")
 }
 
+fn portal() -> impl Strategy<Value = Option<SocketAddr>> {
+    let some = |address: IpAddr| (1_u16..).prop_map(move |port| SocketAddr::new(address, port));
+    let address = prop_oneof![
+        (1_u32..).prop_map(|bits| IpAddr::from(Ipv4Addr::from(bits))),
+        (1_u128..).prop_map(|bits| IpAddr::from(Ipv6Addr::from(bits))),
+    ];
+    prop::option::of(address.prop_flat_map(some))
+}
+
 prop_compose! {
     fn record()(
         epoch in 1_u64..1 << 60,
         revision in 0_u64..1 << 60,
         owner in 0_u8..3,
+        portal in portal(),
+        secret in any::<[u8; 32]>(),
         id in 0_u16..4,
         target in "[a-z.:]{1,60}",
         volumes in vec(volume(), 0..4),
     ) -> Record {
         let client = ClientName { address: format!("192.0.2.{id}:0/7"), lock: "client.7".into() };
-        let owned = Owner { gateway: GatewayId(id), client };
+        let owned = Owner { gateway: GatewayId(id), client, portal };
         let ports = (0..4).map(|n| Port { gateway: GatewayId(n), group: n + 1, relative: n + 1 });
         let sanitize = [
             Sanitize::None,
@@ -66,6 +79,7 @@ prop_compose! {
             heir: (owner == 2).then_some(GatewayId(id)),
             target,
             ports: ports.collect(),
+            secret,
             contents,
         }
     }
@@ -131,11 +145,15 @@ proptest! {
         let count = |state| states.iter().filter(|(_, other)| *other == state).count();
         prop_assert_eq!(count(AccessState::Optimized), usize::from(record.owner.is_some()));
         prop_assert_eq!(count(AccessState::Transitioning), usize::from(record.heir.is_some()));
+        // The others pass commands on, all of them or none.
+        let reached = record.owner.is_some_and(|owner| owner.portal.is_some());
+        let others = [count(AccessState::NonOptimized), count(AccessState::Standby)];
+        prop_assert_eq!(others[usize::from(reached)], 0);
     }
 }
 
 fn plain() -> Record {
-    Record::new("iqn.2026-11.local:g", Vec::new(), Contents::default())
+    Record::new("iqn.2026-11.local:g", [7; 32], Vec::new(), Contents::default())
 }
 
 #[test]
@@ -166,7 +184,7 @@ fn what_makes_no_sense_is_not_written() {
     twice.contents.volumes = vec![volume(1), volume(1)];
     let mut both = plain();
     let client = ClientName { address: "a".into(), lock: "b".into() };
-    both.owner = Some(Owner { gateway: GatewayId(0), client });
+    both.owner = Some(Owner { gateway: GatewayId(0), client: client.clone(), portal: None });
     both.heir = Some(GatewayId(1));
     let mut shared = plain();
     let port = |gateway, relative| Port { gateway: GatewayId(gateway), group: 1, relative };
@@ -174,6 +192,15 @@ fn what_makes_no_sense_is_not_written() {
     let mut held = plain();
     held.contents.volumes = vec![volume(1)];
     held.contents.volumes[0].reserved.kind = Some(Kind::WriteExclusive);
+    let reached = |portal: SocketAddr| {
+        let mut record = plain();
+        let (gateway, client) = (GatewayId(0), client.clone());
+        record.owner = Some(Owner { gateway, client, portal: Some(portal) });
+        record
+    };
+    let any = reached((Ipv4Addr::UNSPECIFIED, 3260).into());
+    let no_port = reached((Ipv4Addr::LOCALHOST, 0).into());
+    let scoped = reached(SocketAddrV6::new(Ipv6Addr::LOCALHOST, 3260, 0, 2).into());
     let mut far = plain();
     far.epoch = Epoch(u64::MAX);
     for (name, record) in [
@@ -183,6 +210,9 @@ fn what_makes_no_sense_is_not_written() {
         ("shared", shared),
         ("held", held),
         ("far", far),
+        ("any", any),
+        ("no port", no_port),
+        ("scoped", scoped),
     ] {
         assert!(record.encode().is_err(), "{name}");
     }

@@ -1,5 +1,6 @@
 //! What a server does for a group.
 
+use std::net::SocketAddr;
 use std::sync::Arc;
 use std::sync::mpsc::Sender;
 
@@ -69,6 +70,11 @@ pub trait Serving: Send {
 
     /// A unit attention for each nexus.
     fn attention(&mut self, attention: Attention);
+
+    /// The owner of this epoch is another gateway, or nobody. Commands that the gate lets
+    /// [through](lunet_gateway::Admission::Forward) go to that portal from here on; what was passed on in an earlier epoch and
+    /// was not answered is not answered any more.
+    fn reach(&mut self, epoch: Epoch, owner: Option<SocketAddr>);
 
     /// Access states of the target port groups, as they are reported from now on.
     fn access(&mut self, epoch: Epoch, access: &Access);

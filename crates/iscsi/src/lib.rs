@@ -28,3 +28,6 @@ pub mod pdu;
 pub mod printable;
 pub mod target;
 pub mod text;
+mod through;
+
+pub use through::Through;

@@ -316,6 +316,8 @@ pub struct SharedGroup {
 pub enum SharedState {
     /// Active/optimized.
     Optimized = 0x0,
+    /// Active/non-optimized.
+    NonOptimized = 0x1,
     /// Standby.
     Standby = 0x2,
     /// Transitioning: it becomes active/optimized.
@@ -323,8 +325,8 @@ pub enum SharedState {
 }
 
 impl SharedGroups {
-    /// T_SUP, S_SUP, AO_SUP.
-    const SUPPORTED: u8 = 0x80 | 0x04 | 0x01;
+    /// T_SUP, S_SUP, AN_SUP, AO_SUP.
+    const SUPPORTED: u8 = 0x80 | 0x04 | 0x02 | 0x01;
 
     /// The parameter data of REPORT TARGET PORT GROUPS (SPC-5 6.37), cut to the allocation length.
     pub fn report(&self, extended: bool, allocation: u32) -> Vec<u8> {

@@ -149,7 +149,11 @@ impl World {
         let until = self.now + self.lasting();
         self.heals_at(until);
         let gateway = self.victim();
-        if self.chance.once_in(2) {
+        if self.plan.relays && self.chance.once_in(3) {
+            let other = self.chance.below(self.nodes.len() as u64) as usize;
+            let both = [(gateway, other), (other, gateway)];
+            both.into_iter().for_each(|(from, to)| self.held_between[from][to] = until);
+        } else if self.chance.once_in(2) {
             let osd = self.chance.below(OSDS as u64) as usize;
             let client =
                 self.cluster.clients.iter_mut().rev().find(|client| client.gateway == gateway);

@@ -1,6 +1,6 @@
 //! Initiators: each has a path to every gateway, does one thing at a time, and does it again elsewhere when a path fails.
 
-use lunet_gateway::Ping;
+use lunet_gateway::{Ping, Turn};
 
 use crate::blocks::Value;
 use crate::reserve::{Act, Outcome, State};
@@ -15,9 +15,20 @@ pub enum Said {
     /// A command.
     Command(Wanted),
     /// The answer to a ping.
-    Pong(Ping),
+    Pong(Question),
     /// It has closed the connection.
     Closed,
+}
+
+/// What a host is asked, and what its answer shows.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Question {
+    /// That nothing of an earlier epoch is on its way.
+    pub ping: Ping,
+    /// Nor anything of before this turn.
+    pub turn: Turn,
+    /// Nor anything of before this session with the owner was open; 0: there is none.
+    pub session: u64,
 }
 
 /// A command.
@@ -56,7 +67,7 @@ pub enum Told {
     /// The login was accepted.
     LoggedIn,
     /// Answer this.
-    Ping(Ping),
+    Ping(Question),
     /// GOOD, with what was read.
     Good(Value),
     /// MISCOMPARE, with what is there.
@@ -296,7 +307,7 @@ impl World {
                     self.attempt(number);
                 }
             }
-            Told::Ping(ping) => self.say(number, gateway, id, Said::Pong(ping)),
+            Told::Ping(question) => self.say(number, gateway, id, Said::Pong(question)),
             Told::Aborted => {
                 host.paths[gateway] = None;
                 if of_attempt || at_it && sent.is_none() {

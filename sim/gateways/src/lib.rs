@@ -10,6 +10,7 @@ pub mod faults;
 pub mod host;
 pub mod node;
 pub mod plan;
+pub mod relay;
 pub mod reserve;
 pub mod shrink;
 pub mod world;

@@ -1,16 +1,19 @@
 //! A gateway as a process: the state machine, and what the server does around it.
 
 use std::collections::BTreeMap;
+use std::rc::Rc;
 use std::time::Duration;
 
 use lunet_gateway::{
-    Action, Admission, Answer, ClientName, Config, Contents, Failure, Gate, Gateway, GatewayId,
-    Input, Link, Notice, NotifyId, OpId, Ping, Record, Refusal, Reply, Request, Reserved, Stamp,
+    Action, Admission, Answer, ClientName, Config, Contents, Epoch, Failure, Gate, Gateway,
+    GatewayId, Input, Link, Notice, NotifyId, OpId, Record, Refusal, Reply, Request, Reserved,
+    Stamp, Turn, Way,
 };
 use lunet_reservations::{Kind as Reservation, Register, Registrant, Reservations};
 
 use crate::cluster::{Ask, ClientIx, Cluster, Given, Kind, Token};
-use crate::host::{Told, Wanted};
+use crate::host::{Question, Told, Wanted};
+use crate::relay::{Going, Relay, portal_of};
 use crate::reserve::{Act, State};
 use crate::world::{Event, World};
 use crate::{MS, SEC, Time, VOLUMES};
@@ -39,8 +42,15 @@ pub struct Node {
     tick: Time,
     client: Option<ClientIx>,
     chains: BTreeMap<OpId, Chain>,
-    connections: BTreeMap<u64, Connection>,
-    commands: BTreeMap<u64, Command>,
+    /// Those of hosts, and those of other gateways for hosts.
+    pub connections: BTreeMap<u64, Connection>,
+    /// Commands that are not answered.
+    pub commands: BTreeMap<u64, Command>,
+    /// Sessions with the owner, by the connection of the host.
+    pub relays: BTreeMap<u64, Relay>,
+    /// Where commands are passed on to, in that epoch.
+    pub reach: Option<(Epoch, usize)>,
+    ways: BTreeMap<u8, Rc<Way>>,
     /// Commands that wait for a change of reservations.
     held: Vec<u64>,
     changing: bool,
@@ -71,19 +81,47 @@ enum Whole {
     One,
 }
 
+/// A connection of a host.
 #[derive(Debug)]
-struct Connection {
-    host: u8,
+pub struct Connection {
+    /// The host.
+    pub host: u8,
+    /// The gateway that passes its commands on.
+    pub from: Option<usize>,
     link: Link,
+    /// What it is fresh for.
+    fresh: Turn,
+    /// The session with the owner that was open when it was asked last.
+    asked: u64,
     login_waits: bool,
+}
+
+impl Connection {
+    /// It is of another epoch than this gate lets in.
+    pub fn is_of_another_epoch(&self, gate: &Gate) -> bool {
+        let serves = matches!(gate.admits(self.link.stamp()), Admission::Execute | Admission::Busy);
+        self.link != gate.connected() || !serves
+    }
 }
 
 /// A command of a host.
 #[derive(Clone, Debug)]
-struct Command {
-    connection: u64,
-    host: u8,
-    wanted: Wanted,
+pub struct Command {
+    /// Its connection.
+    pub connection: u64,
+    /// The host.
+    pub host: u8,
+    /// The gateway that passes it on.
+    pub from: Option<usize>,
+    /// What it wants.
+    pub wanted: Wanted,
+    /// Of one that was passed on: its number there. Of a host's own: the session that was open when its connection was asked
+    /// last.
+    pub asked: u64,
+    /// What its connection was fresh for.
+    pub fresh: Turn,
+    /// It goes by its host's way.
+    pub going: Option<Rc<Going>>,
     stamp: Stamp,
     /// I/O of it is under way.
     submitted: bool,
@@ -93,8 +131,9 @@ struct Command {
 
 impl Node {
     /// A gateway that starts.
-    pub fn new(number: usize, now: Time) -> Self {
-        let config = Config { me: GatewayId(number as u16), rank: number as u32 };
+    pub fn new(number: usize, now: Time, relays: bool) -> Self {
+        let portal = relays.then(|| portal_of(number));
+        let config = Config { me: GatewayId(number as u16), rank: number as u32, portal };
         Self {
             incarnation: 0,
             alive: true,
@@ -109,6 +148,9 @@ impl Node {
             chains: BTreeMap::new(),
             connections: BTreeMap::new(),
             commands: BTreeMap::new(),
+            relays: BTreeMap::new(),
+            reach: None,
+            ways: BTreeMap::new(),
             held: Vec::new(),
             changing: false,
             draining: None,
@@ -117,6 +159,11 @@ impl Node {
             requests: BTreeMap::new(),
             contents: Contents::default(),
         }
+    }
+
+    /// By which gateway a host's changes come.
+    pub fn way(&mut self, host: u8) -> Rc<Way> {
+        self.ways.entry(host).or_default().clone()
     }
 
     /// It owns the group, as far as it knows.
@@ -255,6 +302,11 @@ impl World {
     fn perform_here(&mut self, gateway: usize, action: Action) {
         match action {
             Action::Gate(gate) => self.gate_changes(gateway, gate),
+            Action::Reach(epoch, to) => {
+                let gateways = 0..self.nodes.len();
+                let to = gateways.into_iter().find(|other| to == Some(portal_of(*other)));
+                self.nodes[gateway].reach = to.map(|to| (epoch, to));
+            }
             Action::StopAnswering(_) => {
                 self.stopped += 1;
                 let node = &mut self.nodes[gateway];
@@ -265,9 +317,7 @@ impl World {
             }
             Action::AbortConnections => {
                 let all = std::mem::take(&mut self.nodes[gateway].connections);
-                for (id, connection) in all {
-                    self.to_host(connection.host, gateway, id, Told::Aborted);
-                }
+                all.into_iter().for_each(|(id, it)| self.tell_aborted(gateway, id, &it));
             }
             Action::Load(record) => self.load(gateway, &record),
             Action::Modes(_) | Action::Attention(_) => {}
@@ -401,11 +451,15 @@ impl World {
 
     fn gate_changes(&mut self, gateway: usize, gate: Gate) {
         self.gates(gateway, gate);
+        self.relays_end(gateway);
         if gate.is_open() {
             let all = self.nodes[gateway].connections.iter();
+            let all = all.filter(|(_, connection)| connection.from.is_none());
             let all: Vec<_> = all.map(|(id, connection)| (*id, connection.host)).collect();
             for (id, host) in all {
-                self.to_host(host, gateway, id, Told::Ping(gate.ping()));
+                let turn = self.nodes[gateway].way(host).turn();
+                let question = Question { ping: gate.ping(), turn, session: 0 };
+                self.to_host(host, gateway, id, Told::Ping(question));
             }
         }
     }
@@ -450,7 +504,7 @@ impl World {
     }
 
     fn answer_request(&mut self, gateway: usize, id: u64, answer: Answer) {
-        let Some((connection, host)) = self.nodes[gateway].requests.remove(&id) else { return };
+        let Some((connection, _)) = self.nodes[gateway].requests.remove(&id) else { return };
         let told = match answer {
             Answer::Body(body) if body == [1] => Told::Good(0),
             Answer::Body(_) => Told::Conflict,
@@ -460,28 +514,37 @@ impl World {
             }
             Answer::Unknown => return self.abort(gateway, connection),
         };
-        if self.nodes[gateway].connections.contains_key(&connection) {
-            self.to_host(host, gateway, connection, told);
-        }
+        self.tell_host(gateway, connection, (0, told));
     }
 
-    fn abort(&mut self, gateway: usize, id: u64) {
+    /// A connection is aborted.
+    pub fn abort(&mut self, gateway: usize, id: u64) {
         if let Some(connection) = self.nodes[gateway].connections.remove(&id) {
-            self.to_host(connection.host, gateway, id, Told::Aborted);
+            self.tell_aborted(gateway, id, &connection);
         }
     }
 
     /// A host logs in: its other connections end, and what it has sent over them.
     pub fn login(&mut self, gateway: usize, id: u64, host: u8) {
+        self.begin_session(gateway, id, host, None);
+    }
+
+    /// The same, for a host that comes through another gateway.
+    pub fn begin_session(&mut self, gateway: usize, id: u64, host: u8, from: Option<usize>) {
         let node = &mut self.nodes[gateway];
-        let link = node.machine.gate().connected();
-        let others = node.connections.iter().filter(|(_, other)| other.host == host);
+        let (link, fresh) = (node.machine.gate().connected(), node.way(host).turn());
+        let others =
+            node.connections.iter().filter(|(_, other)| (other.host, other.from) == (host, from));
         let others: Vec<u64> = others.map(|(id, _)| *id).collect();
         others.into_iter().for_each(|id| self.abort(gateway, id));
         let node = &mut self.nodes[gateway];
-        node.commands.retain(|_, command| command.host != host || command.submitted);
-        node.requests.retain(|_, (_, other)| *other != host);
-        node.connections.insert(id, Connection { host, link, login_waits: true });
+        node.commands.retain(|_, it| (it.host, it.from) != (host, from) || it.submitted);
+        if from.is_none() {
+            node.requests.retain(|_, (_, other)| *other != host);
+        }
+        let (asked, login_waits) = (0, true);
+        let connection = Connection { host, from, link, fresh, asked, login_waits };
+        node.connections.insert(id, connection);
         self.answer_logins(gateway);
     }
 
@@ -492,32 +555,38 @@ impl World {
         let mut ready = Vec::new();
         for (id, connection) in &mut node.connections {
             let mut commands = node.commands.values();
-            let waits = commands.any(|c| c.host == connection.host && c.connection != *id);
+            let nexus = (connection.host, connection.from);
+            let waits = commands.any(|c| (c.host, c.from) == nexus && c.connection != *id);
             if connection.login_waits && !waits {
                 connection.login_waits = false;
                 connection.link = gate.connected();
-                ready.push((connection.host, *id));
+                let way = node.ways.entry(connection.host).or_default();
+                connection.fresh = way.turn();
+                ready.push(*id);
             }
         }
-        for (host, id) in ready {
-            self.to_host(host, gateway, id, Told::LoggedIn);
+        for id in ready {
+            self.tell_host(gateway, id, (0, Told::LoggedIn));
         }
     }
 
     /// A host has closed a connection.
     pub fn closed(&mut self, gateway: usize, id: u64) {
         self.nodes[gateway].connections.remove(&id);
+        self.end_relay(gateway, id, true);
     }
 
     /// The answer to a ping arrives.
-    pub fn pong(&mut self, gateway: usize, id: u64, ping: Ping) {
+    pub fn pong(&mut self, gateway: usize, id: u64, question: Question) {
         if let Some(connection) = self.nodes[gateway].connections.get_mut(&id) {
-            connection.link.renew(ping);
+            connection.link.renew(question.ping);
+            connection.fresh = connection.fresh.max(question.turn);
+            connection.asked = connection.asked.max(question.session);
         }
     }
 
-    /// A command arrives.
-    pub fn command(&mut self, gateway: usize, id: u64, wanted: Wanted) {
+    /// A command arrives; `asked`: its number at the gateway that has passed it on.
+    pub fn command(&mut self, gateway: usize, id: u64, wanted: Wanted, asked: u64) {
         let number = self.number();
         let node = &mut self.nodes[gateway];
         let Some(connection) = node.connections.get(&id) else {
@@ -535,9 +604,21 @@ impl World {
             }
             _ => {}
         }
-        let stamp = connection.link.stamp();
-        let (submitted, exclusive) = (false, false);
-        let command = Command { connection: id, host, wanted, stamp, submitted, exclusive };
+        let (stamp, fresh, from) = (connection.link.stamp(), connection.fresh, connection.from);
+        let asked = if from.is_some() { asked } else { connection.asked };
+        let (connection, going, submitted, exclusive) = (id, None, false, false);
+        let command = Command {
+            connection,
+            host,
+            from,
+            wanted,
+            asked,
+            fresh,
+            going,
+            stamp,
+            submitted,
+            exclusive,
+        };
         node.commands.insert(number, command);
         let slow = self.plan.slow > 0 && self.chance.once_in(self.plan.slow);
         let delay = self.chance.below(if slow { 9 * SEC } else { MS / 2 });
@@ -555,6 +636,7 @@ impl World {
         let gate = node.machine.gate();
         match gate.admits(command.stamp) {
             Admission::Execute => {}
+            Admission::Forward => return self.relay(gateway, id),
             Admission::Busy => return self.end(gateway, id, Told::Busy),
             Admission::Standby => return self.end(gateway, id, Told::Standby),
         }
@@ -568,6 +650,10 @@ impl World {
         if place.reserved() && (writes && !access.write || !access.read) {
             return self.end(gateway, id, Told::Conflict);
         }
+        if writes && !self.goes_its_way(gateway, id) {
+            return;
+        }
+        let node = &mut self.nodes[gateway];
         let busy = |other: &Command| {
             other.submitted && other.wanted.place() == place && other.wanted.writes()
         };
@@ -623,12 +709,11 @@ impl World {
         }
     }
 
-    fn end(&mut self, gateway: usize, id: u64, told: Told) {
+    /// A command is answered.
+    pub fn end(&mut self, gateway: usize, id: u64, told: Told) {
         let node = &mut self.nodes[gateway];
         let Some(command) = node.commands.remove(&id) else { return };
-        if node.connections.contains_key(&command.connection) {
-            self.to_host(command.host, gateway, command.connection, told);
-        }
+        self.tell_host(gateway, command.connection, (command.asked, told));
         self.look_drained(gateway);
         self.answer_logins(gateway);
     }
@@ -648,14 +733,12 @@ impl World {
         self.drop_client(gateway, false);
         let incarnation = self.nodes[gateway].incarnation + 1;
         let connections = std::mem::take(&mut self.nodes[gateway].connections);
-        for (id, connection) in connections {
-            if !silent {
-                self.to_host(connection.host, gateway, id, Told::Aborted);
-            }
+        for (id, connection) in connections.iter().filter(|_| !silent) {
+            self.tell_aborted(gateway, *id, connection);
         }
         let before = &self.nodes[gateway];
         let (cut_until, client_ended) = (before.cut_until, self.now);
-        let mut node = Node::new(gateway, self.now);
+        let mut node = Node::new(gateway, self.now, self.plan.relays);
         (node.alive, node.incarnation) = (false, incarnation);
         (node.cut_until, node.client_ended) = (cut_until, client_ended);
         self.nodes[gateway] = node;
@@ -669,7 +752,7 @@ impl World {
         let before = &self.nodes[gateway];
         let incarnation = before.incarnation;
         let (cut_until, client_ended) = (before.cut_until, before.client_ended);
-        let mut node = Node::new(gateway, self.now);
+        let mut node = Node::new(gateway, self.now, self.plan.relays);
         (node.incarnation, node.cut_until, node.client_ended) =
             (incarnation, cut_until, client_ended);
         self.nodes[gateway] = node;

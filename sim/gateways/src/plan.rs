@@ -36,6 +36,8 @@ pub struct Plan {
     pub leaps: u8,
     /// An administrator, or a tool, blocklists the owner for an hour.
     pub shunts: u8,
+    /// Standbys pass commands on to the owner.
+    pub relays: bool,
     /// A gateway is killed, stopped or cut off at that step of its work for the group: one after the other.
     pub steps: Vec<u32>,
     /// The longest that a map takes to an OSD or client, in milliseconds.
@@ -59,6 +61,7 @@ impl Plan {
         // From a stream of its own: what worlds were drawn before is drawn still.
         let mut apart = Chance::new(spread ^ chance.clone().below(u64::MAX));
         let shunts = u8::from(!calm && apart.once_in(4));
+        let relays = !apart.once_in(4);
         Self {
             gateways: 2 + chance.below(3) as u8,
             hosts: 1 + chance.below(3) as u8,
@@ -74,6 +77,7 @@ impl Plan {
             holds,
             leaps,
             shunts,
+            relays,
             steps: (0..steps).map(|_| 1 + chance.below(60) as u32).collect(),
             spread,
             slow: if chance.once_in(2) { 5 + chance.below(30) } else { 0 },

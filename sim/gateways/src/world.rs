@@ -14,6 +14,7 @@ use crate::faults::Fault;
 use crate::host::{Host, Said, Told};
 use crate::node::Node;
 use crate::plan::Plan;
+use crate::relay::Carried;
 use crate::reserve::States;
 use crate::{BLOCKS, Chance, MS, SEC, Time, VOLUMES};
 
@@ -41,6 +42,7 @@ pub enum Event {
     HostTimer(usize, u64),
     Told(usize, usize, u64, Told),
     Said(usize, usize, u64, Said),
+    Carried(usize, usize, u64, Carried),
     Node(usize, u32, Box<Event>),
     Send(Op),
     Given(ClientIx, Token, Result<Given, Failure>),
@@ -49,6 +51,7 @@ pub enum Event {
     ClientMap(ClientIx, u64),
     Tick,
     Run(u64),
+    RelayLate(u64, Option<u64>),
     Applied(Request),
     Executed(Box<Input>),
     Drained(OpId),
@@ -129,6 +132,7 @@ pub struct World {
     /// All faults that were begun are over then.
     pub healed: Time,
     pub held_until: Vec<Vec<Time>>,
+    pub held_between: Vec<Vec<Time>>,
     pub stopped: u64,
     pub refused_moves: u64,
     pub short_entries: u64,
@@ -162,7 +166,9 @@ fn first_record(gateways: usize) -> Vec<u8> {
     let volumes = (0..VOLUMES).map(volume).collect();
     let contents = Contents { volumes };
     let ports = (0..gateways).map(port).collect();
-    Record::new("iqn.2026-11.local:group", ports, contents).encode().expect("it makes sense")
+    Record::new("iqn.2026-11.local:group", [7; 32], ports, contents)
+        .encode()
+        .expect("it makes sense")
 }
 
 /// Runs the world of a seed.
@@ -176,13 +182,14 @@ pub fn run(seed: u64, plan: Option<Plan>, telling: bool, strict: bool) -> Report
         now: 0,
         chance,
         cluster: Cluster::new(first_record(gateways)),
-        nodes: (0..gateways).map(|number| Node::new(number, 0)).collect(),
+        nodes: (0..gateways).map(|number| Node::new(number, 0, plan.relays)).collect(),
         hosts: (0..plan.hosts).map(host).collect(),
         blocks: vec![Block::default(); VOLUMES * BLOCKS],
         states: States::default(),
         access: HashMap::new(),
         strict,
         healed: 10 * SEC,
+        held_between: vec![vec![0; gateways]; gateways],
         held_until: vec![vec![0; gateways]; usize::from(plan.hosts)],
         stopped: 0,
         refused_moves: 0,
@@ -255,6 +262,14 @@ impl World {
         *free
     }
 
+    /// The same between two gateways.
+    pub fn between(&mut self, (from, to): (usize, usize), session: u64) -> Time {
+        let at = (self.now + self.chance.between(50, 600)).max(self.held_between[from][to]);
+        let free = self.wires.entry((session, from < to)).or_insert(0);
+        *free = at.max(*free);
+        *free
+    }
+
     /// A host sends something.
     pub fn say(&mut self, host: usize, gateway: usize, id: u64, said: Said) {
         let at = self.wire(host, gateway, id, false);
@@ -279,7 +294,9 @@ impl World {
             if at > self.healed + WORLD_LIMIT || self.report.events > MOST_EVENTS {
                 return self.wrong("the group does not become available again".into());
             }
-            if let Event::Node(gateway, ..) | Event::Said(_, gateway, ..) = event
+            if let Event::Node(gateway, ..)
+            | Event::Said(_, gateway, ..)
+            | Event::Carried(_, gateway, ..) = event
                 && self.nodes[gateway].frozen_until > at
             {
                 let at = self.nodes[gateway].frozen_until;
@@ -303,6 +320,7 @@ impl World {
             Event::HostTimer(host, timer) => self.host_timer(host, timer),
             Event::Told(host, gateway, id, told) => self.told(host, gateway, id, told),
             Event::Said(host, gateway, id, said) => self.said(host, gateway, id, said),
+            Event::Carried(from, to, session, what) => self.carried((from, to), session, what),
             Event::Node(gateway, incarnation, event) => {
                 if self.nodes[gateway].incarnation == incarnation && self.nodes[gateway].alive {
                     self.happens_to(gateway, *event);
@@ -321,8 +339,8 @@ impl World {
         }
         match said {
             Said::Login => self.login(gateway, id, host as u8),
-            Said::Command(wanted) => self.command(gateway, id, wanted),
-            Said::Pong(ping) => self.pong(gateway, id, ping),
+            Said::Command(wanted) => self.command(gateway, id, wanted, 0),
+            Said::Pong(question) => self.pong(gateway, id, question),
             Said::Closed => self.closed(gateway, id),
         }
     }
@@ -349,6 +367,7 @@ impl World {
             }
             Event::Tick => self.tick(gateway),
             Event::Run(id) => self.run(gateway, id),
+            Event::RelayLate(session, id) => self.relay_late(gateway, session, id),
             Event::Applied(request) => self.feed(gateway, Input::Applied(request)),
             Event::Executed(input) => self.feed(gateway, *input),
             Event::Drained(op) => {

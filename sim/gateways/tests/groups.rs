@@ -26,7 +26,8 @@ fn groups_lose_nothing_and_come_back() {
 
 #[test]
 fn a_group_without_faults_moves_within_two_seconds() {
-    let plan = Plan { gateways: 3, hosts: 2, operations: 60, seconds: 6, moves: 8, ..Plan::default() };
+    let plan =
+        Plan { gateways: 3, hosts: 2, operations: 60, seconds: 6, moves: 8, ..Plan::default() };
     let mut longest = 0;
     for seed in 1..=100 {
         let report = run(seed, Some(plan.clone()), false, true);

@@ -31,7 +31,7 @@ impl TurnedBack {
     pub fn by(admission: Admission) -> Option<Self> {
         match admission {
             Admission::Execute => None,
-            Admission::Busy => Some(Self::Busy),
+            Admission::Busy | Admission::Forward => Some(Self::Busy),
             Admission::Standby => Some(Self::Standby(STANDBY)),
         }
     }

@@ -255,6 +255,7 @@ impl GroupPorts {
         let group = |(tag, state): &(u16, AccessState)| {
             let state = match state {
                 AccessState::Optimized => SharedState::Optimized,
+                AccessState::NonOptimized => SharedState::NonOptimized,
                 AccessState::Standby => SharedState::Standby,
                 AccessState::Transitioning => SharedState::Transitioning,
             };

@@ -173,7 +173,7 @@ fn a_nexus_of_another_gateway_registers_and_preempts() {
             sanitize: Sanitize::None,
         };
         let contents = Contents { volumes: vec![volume] };
-        let record = Record::new(TARGET, ports(), contents);
+        let record = Record::new(TARGET, [7; 32], ports(), contents);
         let report = |client: &mut Client, action: u8| {
             let cdb = [0x5E, action, 0, 0, 0, 0, 0, 0, 255, 0];
             let tag = client.start(0, &cdb, Data::Read(vec![0; 255]));
@@ -241,7 +241,7 @@ fn a_record_is_taken_up_before_the_gate_opens() {
             sanitize: Sanitize::None,
         };
         let contents = Contents { volumes: vec![volume] };
-        let mut record = Record::new(TARGET, ports(), contents);
+        let mut record = Record::new(TARGET, [7; 32], ports(), contents);
         let mut other = Client::login(address, 2);
         group.load(&record).expect("it makes sense");
         set_gate(&group, machine.takes_over());

@@ -122,7 +122,8 @@ impl<Fc: Face> Engine<Fc> {
             }
             // Until the group is somebody's, which is soon: no answer has hosts wait better than none.
             Admission::Busy => Verdict::Wait(None),
-            Admission::Standby => Verdict::TurnBack(group.refusal()),
+            // NVMe is not passed on.
+            Admission::Forward | Admission::Standby => Verdict::TurnBack(group.refusal()),
         }
     }
 

@@ -185,7 +185,7 @@ fn record(reserved: Reserved) -> Record {
         modes: Vec::new(),
         sanitize: Sanitize::None,
     };
-    Record::new("x", ports(), Contents { volumes: vec![volume] })
+    Record::new("x", [7; 32], ports(), Contents { volumes: vec![volume] })
 }
 
 #[test]

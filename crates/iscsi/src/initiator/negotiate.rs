@@ -2,6 +2,7 @@
 
 use super::chap::Exchange;
 use super::{Error, LoginInfo, Negotiated, Options};
+use crate::Through;
 use crate::keys::{Key, MAX_LENGTH, MIN_LENGTH, Rule, parse_bool, parse_number, yes_no};
 use crate::text::{IRRELEVANT, NOT_UNDERSTOOD, REJECT, Writer};
 use alloc::string::String;
@@ -50,6 +51,9 @@ impl Negotiation {
                 text.pair(Key::TargetName.name(), name);
             }
             None => text.pair(Key::SessionType.name(), "Discovery"),
+        }
+        if let Some(through) = &options.through {
+            text.pair(Through::KEY, through);
         }
         if !options.skip_security {
             self.offered.push(Key::AuthMethod);

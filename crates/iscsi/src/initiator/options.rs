@@ -1,6 +1,7 @@
 //! What an initiator offers, and what comes out of it.
 
 use super::Chap;
+use crate::Through;
 use crate::keys::{MAX_LENGTH, MIN_LENGTH};
 use alloc::string::String;
 use alloc::vec::Vec;
@@ -115,6 +116,8 @@ pub struct Options {
     pub time2wait: u16,
     /// DefaultTime2Retain to offer, in seconds.
     pub time2retain: u16,
+    /// A gateway logs in on behalf of this initiator.
+    pub through: Option<Through>,
     /// Further pairs to send with the operational keys, for probing a target.
     pub extra_keys: Vec<(String, String)>,
     /// How much of the allowed unsolicited data to send.
@@ -157,6 +160,7 @@ impl Options {
             initial_r2t: false,
             time2wait: 2,
             time2retain: 0,
+            through: None,
             extra_keys: Vec::new(),
             unsolicited: Unsolicited::Full,
             rdma: None,

@@ -3,6 +3,7 @@
 use super::authentication::{Authentication, AuthenticationError, ChapKeys};
 use super::options::{DigestPolicy, Options};
 use super::site::{LoginIdentity, LoginRefusal, SessionType, Site};
+use crate::Through;
 use crate::keys::{Key, Rule, valid_name};
 use crate::pdu::{CONTINUE, LoginRequest, LoginStatus, Stage, TRANSIT};
 use crate::target::negotiation::{self, Negotiated};
@@ -134,6 +135,15 @@ impl Login {
         let id = &mut self.identity;
         for pair in pairs(text) {
             let (key, value) = pair.map_err(|_| LoginStatus::InitiatorError)?;
+            if key == Through::KEY {
+                let through = Through::parse(value).ok_or(LoginStatus::InitiatorError)?;
+                // What is to be proved goes by it.
+                if self.identified && id.through != Some(through) {
+                    return Err(LoginStatus::InitiatorError);
+                }
+                id.through = Some(through);
+                continue;
+            }
             let field = match Key::from_name(key) {
                 Some(Key::InitiatorAlias) => {
                     id.initiator_alias = Some(value.to_string());
@@ -233,6 +243,9 @@ impl Login {
         let discovery = self.identity.session_type == SessionType::Discovery;
         for pair in pairs(text) {
             let (name, value) = pair.map_err(|_| LoginStatus::InitiatorError)?;
+            if name == Through::KEY {
+                continue;
+            }
             let Some(key) = Key::on(name, negotiated.rdma.is_some()) else {
                 if value != NOT_UNDERSTOOD {
                     out.pair(name, NOT_UNDERSTOOD);

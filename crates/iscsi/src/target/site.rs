@@ -5,6 +5,7 @@ use super::event::Event;
 use crate::chap::Proof;
 use crate::digest::Crc32c;
 use crate::iser::Remote;
+use crate::Through;
 use crate::pdu::LoginStatus;
 use alloc::string::String;
 use alloc::sync::Arc;
@@ -138,6 +139,8 @@ pub struct LoginIdentity {
     pub session_type: SessionType,
     /// TargetName; a normal session has one.
     pub target_name: Option<String>,
+    /// Of a login of a gateway, on behalf of this initiator: which one.
+    pub through: Option<Through>,
     /// The account that the initiator has proved to be its own, when the login is complete.
     pub proof: Option<Proof>,
 }

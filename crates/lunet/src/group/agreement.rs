@@ -115,7 +115,7 @@ pub(super) fn record_of(
     };
     let volumes = volumes.iter().map(volume).collect();
     let ports = (1..=gateways).map(port).collect();
-    Record::new(&target, ports, Contents { volumes })
+    Record::new(&target, [0; 32], ports, Contents { volumes })
 }
 
 #[cfg(test)]

@@ -106,6 +106,7 @@ impl Fronts {
 
     pub(super) fn set_gate(&self, gate: Gate) {
         wait(|done| self.iscsi.set_gate(gate, done));
+        let gate = gate.without_forwarding();
         self.nvme.iter().for_each(|nvme| wait(|done| nvme.set_gate(gate, done)));
     }
 

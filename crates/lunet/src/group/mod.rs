@@ -412,7 +412,8 @@ fn start(
     ending: &Ending,
 ) -> Result<Running> {
     let target = config.targets[group.target].name.as_str();
-    let me = lunet_gateway::Config { me: GatewayId(group.gateway), rank: group.rank };
+    let (me, rank) = (GatewayId(group.gateway), group.rank);
+    let me = lunet_gateway::Config { me, rank, portal: None };
     // One that has just started has a closed gate.
     let gate = Gateway::new(me, Duration::ZERO).gate();
     let subsystem = config.nvme.of_target(target).map(|subsystem| subsystem.nqn.as_str());

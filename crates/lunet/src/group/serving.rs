@@ -1,5 +1,6 @@
 //! What this server does for a group: its thread calls it, one thing after the other.
 
+use std::net::SocketAddr;
 use std::sync::{Arc, PoisonError};
 
 use lunet_backends::rbd::{Unanswered, of_group};
@@ -156,6 +157,8 @@ impl Serving for Server {
     fn attention(&mut self, attention: Attention) {
         self.shards.attention(attention);
     }
+
+    fn reach(&mut self, _epoch: Epoch, _owner: Option<SocketAddr>) {}
 
     fn access(&mut self, _epoch: Epoch, access: &Access) {
         self.former_clients_are_fenced();

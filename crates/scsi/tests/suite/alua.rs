@@ -77,14 +77,16 @@ fn the_report_of_groups_that_servers_share_byte_by_byte() {
         group(1, SharedState::Optimized, &[0x0102]),
         group(0x0203, SharedState::Transitioning, &[]),
         group(7, SharedState::Standby, &[3, 4]),
+        group(8, SharedState::NonOptimized, &[]),
     ]);
-    let mut expected = vec![0, 0, 0, 36];
-    expected.extend_from_slice(&[0x00, 0x85, 0, 1, 0, 2, 0, 1, 0, 0, 1, 2]);
-    expected.extend_from_slice(&[0x0F, 0x85, 2, 3, 0, 2, 0, 0]);
-    expected.extend_from_slice(&[0x02, 0x85, 0, 7, 0, 2, 0, 2, 0, 0, 0, 3, 0, 0, 0, 4]);
+    let mut expected = vec![0, 0, 0, 44];
+    expected.extend_from_slice(&[0x00, 0x87, 0, 1, 0, 2, 0, 1, 0, 0, 1, 2]);
+    expected.extend_from_slice(&[0x0F, 0x87, 2, 3, 0, 2, 0, 0]);
+    expected.extend_from_slice(&[0x02, 0x87, 0, 7, 0, 2, 0, 2, 0, 0, 0, 3, 0, 0, 0, 4]);
+    expected.extend_from_slice(&[0x01, 0x87, 0, 8, 0, 2, 0, 0]);
     assert_eq!(groups.report(false, 255), expected);
     assert_eq!(groups.report(false, 6), expected[..6]);
-    let extended = [&[0, 0, 0, 40, 0x10, 0, 0, 0], &expected[4..]].concat();
+    let extended = [&[0, 0, 0, 48, 0x10, 0, 0, 0], &expected[4..]].concat();
     assert_eq!(groups.report(true, 255), extended);
     assert_eq!(SharedGroups::default().report(false, 255), [0; 4]);
 }

@@ -28,8 +28,8 @@ pub fn ports() -> Vec<Port> {
 impl Machine {
     /// A standby of a group that nobody owns.
     pub fn standby() -> Self {
-        let config = Config { me: GatewayId(1), rank: 0 };
-        let record = Record::new(TARGET, ports(), Contents::default());
+        let config = Config { me: GatewayId(1), rank: 0, portal: None };
+        let record = Record::new(TARGET, [7; 32], ports(), Contents::default());
         let gateway = Gateway::new(config, Duration::ZERO);
         let (now, clients, client) = (Duration::ZERO, 0, None);
         let mut machine = Self { gateway, now, record, clients, client };
