@@ -5,6 +5,7 @@ use std::sync::Arc;
 use std::sync::atomic::AtomicUsize;
 use std::time::Duration;
 
+use lunet_iscsi::Through;
 use lunet_iscsi::chap::Proof;
 use lunet_iscsi::digest::Crc32c;
 use lunet_iscsi::iser;
@@ -61,6 +62,8 @@ pub struct Session {
     pub tsih: u16,
     /// The target that it is a session of; `None` for a discovery session.
     pub target: Option<Arc<CoreTarget>>,
+    /// The gateway that passes its commands on, which has logged in for the initiator.
+    pub through: Option<Through>,
     /// How it has proved who it is.
     pub proof: Option<Proof>,
     /// How that target looks to this initiator.

@@ -17,6 +17,8 @@ pub struct Visitor<'a> {
     pub origin: Origin,
     /// How it has proved who it is.
     pub proof: Option<&'a Proof>,
+    /// A gateway has logged in for it, which has asked for its proof.
+    pub vouched: bool,
 }
 
 /// A way in, with the rules that hold there. Two that are equal let in the same.
@@ -79,9 +81,9 @@ impl<'a> Entrance<'a> {
 
     /// Why a visitor with this proof could not log in now; nothing if it could.
     pub fn objection(&self, visitor: Visitor<'_>) -> Option<Objection> {
-        let Visitor { initiator, origin, proof } = visitor;
-        self.hidden_from(initiator, origin)
-            .or_else(|| self.access().objection_to(proof, initiator, origin.address))
+        let Visitor { initiator, origin, proof, vouched } = visitor;
+        let unproven = || self.access().objection_to(proof, initiator, origin.address);
+        self.hidden_from(initiator, origin).or_else(|| if vouched { None } else { unproven() })
     }
 
     /// What becomes of a session that came in here when the entrance becomes `next`, with `keep` if sessions
@@ -105,7 +107,12 @@ mod tests {
     fn who_stays_is_who_could_log_in_or_was_kept_before() {
         let ip = |text: &str| text.parse().expect("an address");
         let origin = |peer: &str| Origin::new(ip(peer), ip("192.0.2.9"));
-        let visitor = |peer| Visitor { initiator: "iqn.x:a", origin: origin(peer), proof: None };
+        let visitor = |peer| Visitor {
+            initiator: "iqn.x:a",
+            origin: origin(peer),
+            proof: None,
+            vouched: false,
+        };
         let (here, there) = (visitor("192.0.2.9"), visitor("192.0.2.1"));
         let list = |name: &str| {
             let mut initiators = Initiators::default();

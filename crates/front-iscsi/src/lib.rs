@@ -28,7 +28,9 @@ pub use access::{Access, Guard, Initiators, Objection, User};
 pub use config::{Config, Layout, MAX_DISCOVERY, TargetEntry, VolumeEntry};
 pub use entrance::{Entrance, Fate, Visitor};
 pub use group::{
-    Execution, FAMILIES, GroupError, GroupHandle, GroupRequest, Keep, Kept, volume_of,
+    Answered, Charge, Execution, FAMILIES, GroupError, GroupHandle, GroupRequest, Keep, Kept, News,
+    RelayFor, RelayNews, RelayRequest, Relayed, Relays, TakesRelayed, accounts, algorithms,
+    volume_of,
 };
 pub use ports::PortsError;
 pub use session::{Protocol, RdmaPath, SessionInfo, refusals, sanitations};

@@ -12,7 +12,7 @@ use lunet_reservations::Registrant;
 use lunet_volume::VolumeId;
 use lunet_volume::reserve::{Done, Shared};
 
-use crate::group::GroupMessage;
+use crate::group::{GroupMessage, News};
 use crate::keeper::Carried;
 use crate::session::Mailbox;
 
@@ -40,6 +40,8 @@ pub enum Message {
     },
     /// An order of a failover group's thread.
     Group(GroupMessage),
+    /// What has become of something that was passed on to the owner of a group.
+    Relay(News),
 }
 
 /// Whose commands are to be aborted.

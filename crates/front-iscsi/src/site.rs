@@ -4,6 +4,7 @@ use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 use std::time::Duration;
 
+use lunet_iscsi::Through;
 use lunet_iscsi::pdu::LoginStatus;
 use lunet_iscsi::target::{
     Credentials, LoginIdentity, LoginRefusal, SendTargets, SessionType, Site, TargetInfo,
@@ -11,6 +12,7 @@ use lunet_iscsi::target::{
 use lunet_ring::{Account, Arena, Buf, Reserve};
 use lunet_volume::take;
 
+use crate::group::{Groups, credentials};
 use crate::session::Core;
 use crate::world::{Exports, World};
 use lunet_server::network::Origin;
@@ -44,6 +46,8 @@ pub struct Surroundings<'a> {
     pub core: &'a Core,
     /// What it serves.
     pub world: &'a World,
+    /// The failover groups.
+    pub groups: &'a Groups,
     /// The shard's buffers.
     pub arena: &'a Arena,
     /// Who pays for them.
@@ -65,9 +69,27 @@ pub struct Surroundings<'a> {
 }
 
 impl Surroundings<'_> {
-    /// Where the connection comes from.
-    fn origin(&self) -> Origin {
-        Origin::new(self.peer, self.local.ip())
+    /// Where the initiator comes from: the gateway says it of one that it logs in for.
+    fn origin(&self, id: &LoginIdentity) -> Origin {
+        Origin::new(self.address(id), self.local.ip())
+    }
+
+    fn address(&self, id: &LoginIdentity) -> IpAddr {
+        id.through.map_or(self.peer, |through| through.host)
+    }
+
+    /// What a gateway has to prove that logs in for an initiator.
+    fn credentials_of(
+        &self,
+        id: &LoginIdentity,
+        through: &Through,
+    ) -> Result<Arc<Credentials>, LoginRefusal> {
+        let name = id.target_name.as_ref().filter(|_| id.session_type == SessionType::Normal);
+        let name = name.ok_or(LoginStatus::NotFound)?;
+        let group = self.groups.of_target(name);
+        let let_in = group.and_then(|group| group.lets_through(through));
+        let (secret, _) = let_in.ok_or(LoginStatus::NotFound)?;
+        Ok(credentials(secret, through, (&id.initiator_name, id.isid), name))
     }
 
     /// Refuses a client that has failed too often at this.
@@ -106,7 +128,7 @@ impl Site for Surroundings<'_> {
         let found = self
             .world
             .find_target(name)
-            .filter(|(_, target)| target.admits(self.portal, &id.initiator_name, self.origin()));
+            .filter(|(_, target)| target.admits(self.portal, &id.initiator_name, self.origin(id)));
         match found {
             Some((_, target)) => Ok(TargetInfo { portal_group_tag, alias: target.alias.clone() }),
             // What is not for this initiator is not there for it: who may not reach a target shall
@@ -128,8 +150,11 @@ impl Site for Surroundings<'_> {
             }
             _ => &self.world.rules.discovery,
         };
-        if !access.admits(&id.initiator_name, self.peer) {
+        if !access.admits(&id.initiator_name, self.address(id)) {
             return Err(LoginStatus::AuthorizationFailure.into());
+        }
+        if let Some(through) = &id.through {
+            return self.credentials_of(id, through).map(Some);
         }
         Ok(access.credentials(&id.initiator_name, self.peer))
     }
@@ -143,7 +168,8 @@ impl Site for Surroundings<'_> {
         for (_, target) in self.world.exports() {
             let Some(initiator) = self.initiator else { return };
             let access = &target.access;
-            if !access.admits(initiator, self.peer) || access.is_closed_to(self.origin()) {
+            let origin = Origin::new(self.peer, self.local.ip());
+            if !access.admits(initiator, self.peer) || access.is_closed_to(origin) {
                 continue;
             }
             match which {

@@ -186,7 +186,7 @@ impl Exports for World {
             target.view(initiator, origin.address).iter().any(|(_, volume)| *volume == slot)
                 && self
                     .way_of(Some(target), portal)
-                    .objection(Visitor { initiator, origin, proof })
+                    .objection(Visitor { initiator, origin, proof, vouched: false })
                     .is_none()
         })
     }
@@ -212,6 +212,7 @@ impl Exports for World {
         origin: Origin,
     ) -> Result<Option<usize>, LoginStatus> {
         let (initiator, proof) = (identity.initiator_name.as_str(), identity.proof.as_ref());
+        let vouched = identity.through.is_some();
         let (slot, entrance) = match &identity.target_name {
             None => (None, self.finders(portal)),
             Some(name) => {
@@ -220,7 +221,7 @@ impl Exports for World {
             }
         };
         use Objection::{Closed, Initiator, Portal};
-        match entrance.objection(Visitor { initiator, origin, proof }) {
+        match entrance.objection(Visitor { initiator, origin, proof, vouched }) {
             None => Ok(slot),
             // The portal was removed after the connection came, or is none of the target's.
             Some(Portal) => Err(LoginStatus::NotFound),

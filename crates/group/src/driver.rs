@@ -212,12 +212,15 @@ pub fn begin() -> io::Result<()> {
     Ok(())
 }
 
-/// Starts a thread by the one of [`begin`], if there is one: it may connect to a cluster.
+/// Starts a thread by the one of [`begin`], if there is one: it has the limits of that, and may connect to a cluster.
 ///
 /// # Errors
-/// There is none.
-pub fn spawn(work: impl FnOnce() + Send + 'static) -> io::Result<JoinHandle<()>> {
-    let start = move || Builder::new().name("lunet-group".into()).spawn(work);
+/// There is no thread.
+pub fn spawn(
+    name: &'static str,
+    work: impl FnOnce() + Send + 'static,
+) -> io::Result<JoinHandle<()>> {
+    let start = move || Builder::new().name(name.into()).spawn(work);
     let Some(jobs) = STARTER.get() else { return start() };
     let (sender, started) = channel();
     let job: Job = Box::new(move || drop(sender.send(start())));
@@ -237,7 +240,7 @@ impl Group {
         let (sender, events) = channel();
         let handle = Handle(sender);
         let given = handle.clone();
-        let thread = spawn(move || {
+        let thread = spawn("lunet-group", move || {
             let sender = given.0.clone();
             Driver::new(config, events, sender, Box::new(serving(given))).run();
         })?;

@@ -58,7 +58,8 @@ mod tests {
             let through = Through { gateway: 2, epoch: 17, host: host.parse().unwrap() };
             assert_eq!(Through::parse(&through.to_string()), Some(through));
         }
-        for other in ["", "2", "2,17", "2,17,x", "02,17,192.0.2.7", "2,17,192.0.2.7,", "2,+17,::1"] {
+        for other in ["", "2", "2,17", "2,17,x", "02,17,192.0.2.7", "2,17,192.0.2.7,", "2,+17,::1"]
+        {
             assert_eq!(Through::parse(other), None, "{other}");
         }
     }

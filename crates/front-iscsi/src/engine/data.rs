@@ -65,6 +65,9 @@ impl Engine {
         if self.exec.operations.get(id).is_none() {
             return;
         }
+        if self.relayed_data(conn, id, &buf[..len as usize]) {
+            return;
+        }
         let step = self.exec.data_arrived(id, u64::from(offset), len as usize, buf);
         self.take_step(conn, id, step);
         self.pump(conn, id);
@@ -86,10 +89,15 @@ impl Engine {
 
     /// The data transfer of a command broke: nothing more will come.
     pub fn transfer_failed(&mut self, conn: &mut Conn, id: OperationId, error: TransferError) {
-        let Some(task) = self.exec.operations.get_mut(id) else { return };
-        task.requests.expect_nothing();
         let sense = error.sense();
         let (asc, ascq) = (sense[12], sense[13]);
+        if self.exec.operations.get(id).is_none()
+            || self.relayed_broke(conn, id, Code { asc, ascq })
+        {
+            return;
+        }
+        let task = &mut self.exec.operations[id];
+        task.requests.expect_nothing();
         fail(task, Sense::new(Key::AbortedCommand, Code { asc, ascq }));
         self.pump(conn, id);
     }

@@ -1,6 +1,8 @@
 //! PERSISTENT RESERVE IN and OUT of a failover group's initiators: its owner answers them, through the group's thread. And what
 //! the owner keeps in the group's record, of MODE SELECT and SANITIZE.
 
+use std::sync::Arc;
+
 use lunet_gateway::Record;
 use lunet_scsi::reserve::{FAMILY, Request};
 use lunet_scsi::{Code, Modes, ParameterKind, Reply, Sanitation, Sense, Unit, status};
@@ -10,7 +12,9 @@ use super::gate::Held;
 use super::task::{Job, Owner};
 use super::{Engine, respond};
 use crate::connection::{Conn, Conns};
-use crate::group::{Body, GroupRequest, Keep, Kept, Said, TakesRequests, naa_of, report};
+use crate::group::{
+    Body, GroupRequest, Keep, Kept, RelayNews, Relays, Said, TakesRequests, naa_of, news_to, report,
+};
 use lunet_server::conn::{ConnId, Phase};
 
 /// State of [`Job::Forwarded`].
@@ -34,6 +38,13 @@ impl Engine {
     fn takes_requests(&self, conn: &Conn) -> Option<TakesRequests> {
         let gated = conn.front.session.as_ref()?.gated.as_ref()?;
         self.groups.get(gated.group)?.takes.clone()
+    }
+
+    /// Where commands of a connection are passed on to, and where their answers come.
+    pub(super) fn relays_of(&self, conn: &Conn) -> Option<(Arc<Relays>, RelayNews)> {
+        let gated = conn.front.session.as_ref()?.gated.as_ref()?;
+        let group = self.groups.get(gated.group)?;
+        Some((group.relays.clone()?, news_to(group.mailbox.clone())))
     }
 
     /// Hands a report over. False if it is none of a group.

@@ -1,7 +1,9 @@
 //! What a failover group's gate lets through.
 
+use std::time::Duration;
+
 use lunet_gateway::Admission;
-use lunet_iscsi::target::Command;
+use lunet_iscsi::target::{Command, Tag};
 use lunet_ring::Buf;
 use lunet_scsi::alua::works_in_standby;
 use lunet_scsi::{Code, Key, Lun, Sense, Transfer, status};
@@ -31,6 +33,7 @@ impl TurnedBack {
     pub fn by(admission: Admission) -> Option<Self> {
         match admission {
             Admission::Execute => None,
+            // What is passed on is not executed here.
             Admission::Busy | Admission::Forward => Some(Self::Busy),
             Admission::Standby => Some(Self::Standby(STANDBY)),
         }
@@ -61,6 +64,21 @@ fn is_of_any_gateway(cdb: &[u8]) -> bool {
     !changes && works_in_standby(cdb)
 }
 
+/// How long another gateway has to log in anew.
+pub const LEAVES_WITHIN: Duration = Duration::from_secs(3);
+
+/// True for a command that changes nothing for those behind it, so that it does no harm if it is late: what any gateway
+/// answers, TEST UNIT READY, reads, PRE-FETCH, VERIFY, GET LBA STATUS, SYNCHRONIZE CACHE, and RECEIVE COPY RESULTS.
+pub fn changes_nothing(cdb: &[u8]) -> bool {
+    is_of_any_gateway(cdb)
+        || match cdb.first() {
+            Some(0x00 | 0x08 | 0x28 | 0x88 | 0xA8) => true,
+            Some(0x34 | 0x90 | 0x2F | 0x8F | 0xAF | 0x35 | 0x91 | 0x84) => true,
+            Some(0x9E) => cdb.get(1).is_some_and(|action| action & 0x1F == 0x12),
+            _ => false,
+        }
+}
+
 impl Engine {
     /// Sees whether a command of a group's session may be executed, which is about to be. If not, it is answered, and this
     /// is true.
@@ -80,29 +98,49 @@ impl Engine {
         {
             return false;
         }
-        let Some(turned) = TurnedBack::by(group.gate.admits(gated.stamp(command.answers))) else {
-            return !group.held.is_empty() && self.holds_back(conn, slot, command);
-        };
+        if group.gate.is_through() {
+            return self.passes_on(conn, slot, command);
+        }
+        let turned = TurnedBack::by(group.gate.admits(gated.stamp(command.answers)));
+        if turned.is_none() {
+            return !group.held.is_empty() && self.holds_back(conn, slot, command)
+                || self.goes_another_way(conn, command);
+        }
         let lun = Lun::decode(command.lun.to_be_bytes());
         // The device server knows what to say where there is no unit.
         let Some(seen) = lun.and_then(|lun| find_lun(&mut session.luns, lun.0)) else {
             return false;
         };
+        let lun = seen.lun;
+        self.turn_back(conn, lun, command.tag, turned);
+        true
+    }
+
+    /// Answers a command of a LUN that is not executed.
+    pub(super) fn turn_back(
+        &mut self,
+        conn: &mut Conn,
+        lun: u16,
+        tag: Tag,
+        turned: Option<TurnedBack>,
+    ) {
+        let Some(session) = &mut conn.front.session else { return };
+        let Some(seen) = find_lun(&mut session.luns, lun) else { return };
         match turned {
-            TurnedBack::Busy => {
+            None => {}
+            Some(TurnedBack::Busy) => {
                 self.protocol.busy += 1;
-                respond(conn, command.tag, status::BUSY, &[], Transfer::default());
+                respond(conn, tag, status::BUSY, &[], Transfer::default());
             }
-            TurnedBack::Standby(sense) => {
+            Some(TurnedBack::Standby(sense)) => {
                 let core = &self.exec.storage.volumes[seen.volume].core;
                 reservations::refresh(core, seen.place.seat, &mut seen.nexus);
                 // A unit attention comes first (SAM-5 5.14.4).
                 let sense = seen.nexus.take_sense().unwrap_or(sense);
                 let sense = sense.encode(core.face.unit.sense_format());
-                respond_sense(conn, command.tag, &sense, Transfer::default());
+                respond_sense(conn, tag, &sense, Transfer::default());
             }
         }
-        true
     }
 
     /// Sees whether a command has to wait for a change of reservations. If so, it is taken.
@@ -141,7 +179,11 @@ impl Engine {
         let Some(task) = self.exec.operations.get(id) else { return false };
         let waits = match &task.command.job {
             Job::Storage | Job::Collect(_) | Job::Copy(_) => true,
-            Job::Sanitize(_) | Job::Await(_) | Job::Away(_) | Job::Forwarded(_) => false,
+            Job::Sanitize(_)
+            | Job::Await(_)
+            | Job::Away(_)
+            | Job::Forwarded(_)
+            | Job::Relayed(_) => false,
         };
         waits && task.requests.is_untouched()
     }
@@ -183,7 +225,7 @@ impl Engine {
 /// True if an operation is one on these volumes, or copies from or to them.
 fn is_at(task: &Task, volumes: &[VolumeId]) -> bool {
     // What the owner decides about is not at the storage.
-    if matches!(task.command.job, Job::Forwarded(_)) {
+    if matches!(task.command.job, Job::Forwarded(_) | Job::Relayed(_)) {
         return false;
     }
     let parties = task.requests.parties();

@@ -11,6 +11,7 @@ mod forward;
 mod gate;
 mod look;
 mod power;
+mod relay;
 mod reserve;
 mod sanitize;
 mod start;
@@ -35,7 +36,7 @@ pub use self::gate::TurnedBack;
 pub use self::task::ScsiCommand;
 use self::task::{Job, Owner};
 use crate::connection::{Conn, Conns};
-use crate::group::Groups;
+use crate::group::{Going, Groups};
 use crate::reservations::with_seats;
 use lunet_server::conn::ConnId;
 use lunet_server::front::Local;
@@ -61,6 +62,8 @@ pub struct Engine {
     pub held: Vec<Held>,
     /// Volumes of groups whose mode parameters were reset, which is not in the record yet, with what that is answered by.
     pub resets: Vec<(u64, VolumeId)>,
+    /// The command that is being begun is a change, which goes its host's way.
+    going: Option<Going>,
 }
 
 impl Deref for Engine {
@@ -91,6 +94,7 @@ impl Engine {
             draining: false,
             held: Vec::new(),
             resets: Vec::new(),
+            going: None,
         }
     }
 
@@ -220,7 +224,11 @@ impl Engine {
                 self.exec.pump(id, &mut Initiator { conn: &mut *conn, tag, transfer })
             }
             Job::Await(awaited) if awaited.left == 0 => Progress::Finished,
-            Job::Await(_) | Job::Sanitize(_) | Job::Away(_) | Job::Forwarded(_) => Progress::Waits,
+            Job::Await(_)
+            | Job::Sanitize(_)
+            | Job::Away(_)
+            | Job::Forwarded(_)
+            | Job::Relayed(_) => Progress::Waits,
             Job::Copy(_) => self.pump_copy(conn, id),
         };
         match progress {

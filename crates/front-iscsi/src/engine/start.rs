@@ -67,7 +67,11 @@ impl Engine {
         if gated && self.turns_back(conn, slot, &mut command) {
             return;
         }
+        let tag = command.tag;
         self.admitted(conn, slot, command);
+        if gated {
+            self.goes(conn, tag);
+        }
     }
 
     /// The command may be executed, as far as its failover group goes, if it is one of one.

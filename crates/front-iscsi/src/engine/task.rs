@@ -14,9 +14,10 @@ use lunet_volume::{Command, Face, Failure, Names, OpenVolumes, Operation, Operat
 use super::Engine;
 use super::copy::Copy;
 use super::forward::Forwarded;
+use super::relay::Relaying;
 use super::sanitize::Sanitizing;
 use crate::connection::Conn;
-use crate::group::naa_of;
+use crate::group::{Going, naa_of};
 use crate::names::names;
 use crate::world::LogicalUnit;
 use lunet_server::conn::ConnId;
@@ -46,6 +47,8 @@ pub struct ScsiCommand {
     pub deferred: Option<Box<(Seat, Arc<NexusId>)>>,
     /// The slot of the connection that it belongs to although its command has been answered.
     pub background: Option<ConnId>,
+    /// It changes something, and goes its host's way.
+    pub going: Option<Going>,
     /// What it does.
     pub job: Job,
 }
@@ -75,6 +78,8 @@ pub enum Job {
     Away(Continue),
     /// Nothing but to wait for the owner of its failover group.
     Forwarded(Forwarded),
+    /// Nothing but to wait for the owner of its failover group, which executes it.
+    Relayed(Relaying),
     /// Volume to volume (EXTENDED COPY, WRITE USING TOKEN).
     Copy(Box<Copy>),
 }
@@ -151,11 +156,22 @@ impl Command for ScsiCommand {
 
     fn clear(&mut self) {
         // Every field is named, so that none is forgotten.
-        let Self { owner, lun, transfer, sense, data, refused, power, deferred, background, job } =
-            self;
+        let Self {
+            owner,
+            lun,
+            transfer,
+            sense,
+            data,
+            refused,
+            power,
+            deferred,
+            background,
+            going,
+            job,
+        } = self;
         (*owner, *background, *refused, *sense) = (None, None, None, None);
         (*lun, *transfer) = (0, Transfer::default());
-        (*power, *deferred) = (None, None);
+        (*power, *deferred, *going) = (None, None, None);
         (*data, *job) = (Vec::new(), Job::Storage);
     }
 }

@@ -9,27 +9,41 @@
 //! groups. Whoever has a group in both gives each order to both.
 
 mod keep;
+mod relay;
 mod request;
 
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, PoisonError};
+use std::time::Duration;
 
-use lunet_gateway::{Access, AccessState, Attention, Gate, Link, Ping, Port, Stamp};
+use lunet_gateway::{
+    Access, AccessState, Admission, Attention, Epoch, Gate, GatewayId, Link, Ping, Port, Stamp,
+    Turn,
+};
+use lunet_iscsi::Through;
 use lunet_iscsi::target::Asked;
 use lunet_os::sync::Mutex;
 use lunet_scsi::alua::{Alua, SharedGroup, SharedGroups, SharedState};
 use lunet_scsi::reserve::{self, TargetPort};
+use lunet_server::conn::Phase;
 use lunet_server::part::Part;
 use lunet_volume::VolumeId;
 
 pub use self::keep::{Keep, Kept};
+pub use self::relay::{
+    Answered, Charge, Full, Going, Load, MAX_DATA, News, OnWay, Relay, RelayFor, RelayNews,
+    RelayRequest, Relayed, Relays, TakesRelayed, Ways, accounts, algorithms, credentials, news_to,
+};
 use self::request::Prepared;
 pub use self::request::{
     Body, Execution, FAMILIES, GroupRequest, Said, TakesRequests, naa_of, report, volume_of,
 };
 use crate::Handle;
+use crate::connection::{Conn, Pdus};
 use crate::message::Message;
+use crate::registry::Nexus;
 use crate::reservations::with_seats;
+use crate::session::Mailbox;
 use crate::world::{Exports, World};
 
 /// Numbers groups, on all servers of the process.
@@ -71,6 +85,7 @@ pub struct GroupHandle {
 #[derive(Default)]
 struct Shared {
     ports: Mutex<Arc<GroupPorts>>,
+    ways: Arc<Ways>,
     /// The change of reservations that is under way.
     prepared: Mutex<Option<Prepared>>,
 }
@@ -92,8 +107,15 @@ impl GroupHandle {
         let id = GroupId(NEXT.fetch_add(1, Ordering::Relaxed));
         let targets: Arc<[String]> = targets.iter().map(|name| (*name).to_owned()).collect();
         let group = Self { handle: handle.clone(), id, targets, shared: Arc::default() };
-        group.order(&Order::Begin { targets: group.targets.clone(), gate }, done);
+        let (targets, ways) = (group.targets.clone(), group.shared.ways.clone());
+        group.order(&Order::Begin { targets, gate, ways }, done);
         Ok(group)
+    }
+
+    /// Commands that the gate lets [through](lunet_gateway::Admission::Forward) are passed on from now on, and other gateways
+    /// that pass commands on show by the secret that they are some.
+    pub fn relay(&self, relays: Relays, done: impl FnOnce() + Send + Sync + 'static) {
+        self.order(&Order::Relays(Arc::new(relays)), done);
     }
 
     /// Each shard goes by this gate from now on. Commands that wait there and have not been begun are asked once more.
@@ -221,7 +243,11 @@ pub enum Order {
         targets: Arc<[String]>,
         /// Its gate.
         gate: Gate,
+        /// By which gateway each host comes.
+        ways: Arc<Ways>,
     },
+    /// Commands are passed on.
+    Relays(Arc<Relays>),
     /// Its gate has changed.
     Gate(Gate),
     /// The same, and nothing is answered.
@@ -307,15 +333,27 @@ pub struct Group {
     pub drains: Vec<Part>,
     /// Where requests on reservations go.
     pub takes: Option<TakesRequests>,
+    /// Where commands go that the gate lets through.
+    pub relays: Option<Arc<Relays>>,
+    /// By which gateway each host comes.
+    pub ways: Arc<Ways>,
+    /// The way to this shard.
+    pub mailbox: Mailbox,
     /// Volumes whose reservations are being changed.
     pub held: Vec<VolumeId>,
 }
 
 impl Group {
     /// A group whose ports nobody knows yet.
-    pub fn new(id: GroupId, targets: Arc<[String]>, gate: Gate) -> Self {
-        let (ports, known, drains) = (Arc::default(), Vec::new(), Vec::new());
-        Self { id, targets, gate, ports, known, drains, takes: None, held: Vec::new() }
+    pub fn new(
+        (id, targets): (GroupId, Arc<[String]>),
+        gate: Gate,
+        ways: Arc<Ways>,
+        mailbox: Mailbox,
+    ) -> Self {
+        let (ports, known, drains, held) = (Arc::default(), Vec::new(), Vec::new(), Vec::new());
+        let (takes, relays) = (None, None);
+        Self { id, targets, gate, ports, known, drains, takes, relays, ways, mailbox, held }
     }
 
     /// Its volumes by their slots: those of this world, and those that were removed since.
@@ -329,6 +367,16 @@ impl Group {
     /// Nobody waits any more until nothing is under way.
     pub fn give_up_drains(&mut self) {
         self.drains.drain(..).for_each(|part| part.give_up());
+    }
+
+    /// What a gateway has to prove that logs in to one of its targets for an initiator; and its target port group. `None` if
+    /// it is not one, or this is not the owner of that epoch.
+    pub fn lets_through(&self, through: &Through) -> Option<(&[u8; 32], u16)> {
+        let owns = self.gate.is_open() && self.gate.epoch() == Epoch(through.epoch);
+        let relays = self.relays.as_ref().filter(|_| owns)?;
+        let mut ports = self.ports.ports.iter();
+        let port = ports.find(|port| port.gateway == GatewayId(through.gateway))?;
+        Some((&relays.secret, port.group))
     }
 
     /// True if it has a target of this name.
@@ -359,9 +407,13 @@ impl Groups {
     }
 
     /// What a connection has to know whose login to a target is answered now. `None` if that is in no group.
-    pub fn connected(&self, target: &str) -> Option<Box<Gated>> {
-        let group = self.0.iter().find(|group| group.has(target))?;
-        Some(Box::new(Gated::new(group.id, &group.gate)))
+    pub fn connected(&self, target: &str, nexus: &Nexus) -> Option<Box<Gated>> {
+        Some(Box::new(Gated::new(self.of_target(target)?, nexus)))
+    }
+
+    /// The group of a target.
+    pub fn of_target(&self, target: &str) -> Option<&Group> {
+        self.0.iter().find(|group| group.has(target))
     }
 
     /// Lets a target be seen as its group shows it.
@@ -387,19 +439,65 @@ impl Groups {
 pub struct Gated {
     /// Its group.
     pub group: GroupId,
+    /// By which gateway the host comes.
+    pub on_way: OnWay,
+    /// How it reaches the owner.
+    pub relay: Relay,
+    /// What is on its way there.
+    pub load: Arc<Load>,
     link: Link,
     /// What it was before the latest ping that has changed it.
     before: Link,
     /// How many questions were answered when that ping was: commands with fewer were sent before.
     since: u32,
-    asked: Option<(Asked, Ping)>,
+    asked: Option<(Asked, Question)>,
+}
+
+/// What the answer to a question shows.
+#[derive(Clone, Copy, PartialEq, Eq)]
+struct Question {
+    /// The epoch.
+    ping: Ping,
+    /// The host's way.
+    turn: Turn,
+    /// The relay that was open.
+    relay: Option<u64>,
 }
 
 impl Gated {
     /// A connection whose login is answered now.
-    pub fn new(group: GroupId, gate: &Gate) -> Self {
-        let link = gate.connected();
-        Self { group, link, before: link, since: 0, asked: None }
+    pub fn new(group: &Group, nexus: &Nexus) -> Self {
+        let (way, link) = (group.ways.of(&nexus.initiator), group.gate.connected());
+        let fresh = (way.turn(), 0, way.turn());
+        // Each gateway has one port, whose group is its number.
+        let on_way = OnWay { way, through: GatewayId(nexus.portal_group), fresh };
+        let (relay, load) = (Relay::None, Arc::default());
+        Self { group: group.id, on_way, relay, load, link, before: link, since: 0, asked: None }
+    }
+
+    /// True if a gate lets commands of its epoch in, or will.
+    pub fn is_served_by(&self, gate: &Gate) -> bool {
+        let serves = matches!(gate.admits(self.link.stamp()), Admission::Execute | Admission::Busy);
+        serves && gate.connected() == self.link
+    }
+
+    /// What a command is fresh for, by its answers as for a [stamp](Self::stamp).
+    pub fn fresh(&self, answers: u32) -> Turn {
+        let (now, since, before) = self.on_way.fresh;
+        if answers >= since { now } else { before }
+    }
+
+    fn question(&self, gate: &Gate) -> Question {
+        let relay = match self.relay {
+            Relay::Asked(number) | Relay::Open(number, _) => Some(number),
+            Relay::None | Relay::Opening(_) => None,
+        };
+        Question { ping: gate.ping(), turn: self.on_way.way.turn(), relay }
+    }
+
+    /// True if the answer that is waited for shows all that there is to be shown.
+    pub fn is_asked(&self, gate: &Gate) -> bool {
+        self.asked.is_some_and(|(_, question)| question == self.question(gate))
     }
 
     /// The stamp of what arrives now.
@@ -415,16 +513,39 @@ impl Gated {
 
     /// The initiator was asked this for the sake of a gate.
     pub fn asks(&mut self, asked: Option<Asked>, gate: &Gate) {
-        self.asked = asked.map(|asked| (asked, gate.ping()));
+        self.asked = asked.map(|asked| (asked, self.question(gate)));
     }
 
     /// Its answer has come, and is the one of this number.
     pub fn answered(&mut self, asked: Asked, answers: u32) {
-        let Some((_, ping)) = self.asked.take_if(|(waits, _)| *waits == asked) else { return };
+        let Some((_, question)) = self.asked.take_if(|(waits, _)| *waits == asked) else { return };
+        let (fresh, ..) = self.on_way.fresh;
+        if question.turn > fresh {
+            self.on_way.fresh = (question.turn, answers, fresh);
+        }
+        if let Relay::Asked(number) = self.relay
+            && question.relay == Some(number)
+        {
+            self.relay = Relay::Open(number, answers);
+        }
         let before = self.link;
-        self.link.renew(ping);
+        self.link.renew(question.ping);
         if self.link != before {
             (self.before, self.since) = (before, answers);
         }
+    }
+}
+
+/// Asks the host of a connection something, unless it is asked that already: what it sends behind its answer belongs to the
+/// epoch of the gate.
+pub fn ask(conn: &mut Conn, now: Duration, gate: &Gate) {
+    let gated = conn.front.session.as_ref().and_then(|session| session.gated.as_ref());
+    if conn.phase != Phase::Open || gated.is_none_or(|gated| gated.is_asked(gate)) {
+        return;
+    }
+    let asked = conn.front.proto.ask(now, &mut Pdus(&mut conn.out));
+    let session = conn.front.session.as_mut();
+    if let Some(gated) = session.and_then(|session| session.gated.as_mut()) {
+        gated.asks(asked, gate);
     }
 }

@@ -1,5 +1,6 @@
 //! From a finished negotiation to a session, or not.
 
+use lunet_iscsi::Through;
 use lunet_iscsi::pdu::LoginStatus;
 use lunet_iscsi::printable::printable;
 use lunet_iscsi::target::LoginIdentity;
@@ -12,6 +13,7 @@ use crate::reservations::nexus_id;
 use crate::world::Exports;
 use lunet_server::conn::{ConnId, Phase, Wire};
 use lunet_server::mail::Mail;
+use lunet_server::network::Origin;
 use lunet_server::places::{Applicant, ConnRef};
 use lunet_server::rationed::Topic;
 
@@ -30,11 +32,24 @@ fn ask_for_place(shard: &mut Shard, slot: ConnId, identity: Box<LoginIdentity>, 
     }
     let conn_ref = ConnRef { shard: number, connection: conn.serial };
     // The world may have changed since the login began.
-    let target = match shard.front.world.entrance(conn.portal, &identity, conn.origin()) {
+    let origin = origin_of(conn, identity.through.as_ref());
+    let target = match shard.front.world.entrance(conn.portal, &identity, origin) {
         Ok(target) => target,
         Err(status) => return turn_away(shard, slot, status),
     };
-    let tag = shard.front.world.portals.known(conn.portal).map_or(0, |portal| portal.tag);
+    let own = shard.front.world.portals.known(conn.portal).map_or(0, |portal| portal.tag);
+    let tag = match (&identity.through, &identity.target_name) {
+        (None, _) => own,
+        (Some(through), Some(name)) => {
+            let group = shard.front.groups.of_target(name);
+            match group.and_then(|group| group.lets_through(through)) {
+                // A session of the other gateway's port.
+                Some((_, tag)) if tag != own => tag,
+                _ => return turn_away(shard, slot, LoginStatus::NotFound),
+            }
+        }
+        (Some(_), None) => return turn_away(shard, slot, LoginStatus::NotFound),
+    };
     let nexus = Nexus {
         initiator: identity.initiator_name.clone(),
         isid: identity.isid,
@@ -61,6 +76,11 @@ fn ask_for_place(shard: &mut Shard, slot: ConnId, identity: Box<LoginIdentity>, 
             }
         }
     }
+}
+
+/// Where an initiator comes from: the gateway says it of one that it logs in for.
+pub(super) fn origin_of(conn: &Conn, through: Option<&Through>) -> Origin {
+    through.map_or_else(|| conn.origin(), |through| Origin::new(through.host, conn.local.ip()))
 }
 
 /// The session that stood in the way has ended: once more.
@@ -90,7 +110,8 @@ fn admit(shard: &mut Shard, slot: ConnId, nexus: Nexus, tsih: u16, identity: &Lo
     let world = &shard.front.world;
     let target = nexus.target.and_then(|target| world.export(target)).cloned();
     let id = nexus_id(&nexus, name);
-    let view = target.as_ref().map(|t| t.view(&nexus.initiator, conn.peer.ip()));
+    let origin = origin_of(conn, identity.through.as_ref());
+    let view = target.as_ref().map(|t| t.view(&nexus.initiator, origin.address));
     let luns = view.unwrap_or_default().into_iter().filter_map(|(lun, volume)| {
         Some(SessionLun::join(lun, volume, world.volume(volume)?, &id))
     });
@@ -100,8 +121,13 @@ fn admit(shard: &mut Shard, slot: ConnId, nexus: Nexus, tsih: u16, identity: &Lo
     let since = shard.front.exec.storage.now;
     let proof = identity.proof.clone();
     let mut scsi = scsi.unwrap_or_default();
+    let through = identity.through;
+    if through.is_some() {
+        scsi.portal_group_tag = nexus.portal_group;
+    }
     // Before the answer: the initiator sends nothing before it has that.
-    let gated = target.as_ref().and_then(|target| shard.front.groups.connected(&target.name));
+    let groups = &shard.front.groups;
+    let gated = target.as_ref().and_then(|target| groups.connected(&target.name, &nexus));
     if gated.is_some() {
         shard.front.groups.show(&mut scsi);
     }
@@ -111,7 +137,7 @@ fn admit(shard: &mut Shard, slot: ConnId, nexus: Nexus, tsih: u16, identity: &Lo
         shard.front.exec.storage.renew(&conn.account, &mut conn.reserve);
     }
     conn.front.session =
-        Some(Session { nexus, id, tsih, target, proof, scsi, luns, gated, logged, since });
+        Some(Session { nexus, id, tsih, target, through, proof, scsi, luns, gated, logged, since });
     conn.front.proto.admit(tsih, &mut Pdus(&mut conn.out));
     shard.front.protocol.logins += 1;
     let (client, serial) = (conn.peer.ip(), conn.serial);

@@ -295,6 +295,7 @@ impl Front for Engine {
                 shard.front.reservation_kept(&mut shard.conns, ticket, result);
             }
             Message::Group(message) => group::carry_out(shard, message),
+            Message::Relay(news) => group::relay_news(shard, news),
         }
     }
 
@@ -336,6 +337,7 @@ impl Front for Engine {
     fn end_session(&mut self, conn: &mut Conn, conn_ref: ConnRef) -> bool {
         self.protocol.add_counters(conn.front.proto.counters());
         let Some(session) = conn.front.session.take() else { return false };
+        self.close_relay(&session);
         session.luns.into_iter().for_each(|lun| lun.place.leave());
         self.core.front.registry.remove(&session.nexus, conn_ref);
         if session.nexus.target.is_none() {

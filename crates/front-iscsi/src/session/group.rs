@@ -5,17 +5,25 @@ use lunet_iscsi::target::{Asked, Tag};
 use lunet_scsi::status;
 
 use super::management::{Ending, end_command};
-use super::{Pdus, Shard};
+use super::{Conn, Shard};
 use crate::engine::TurnedBack;
-use crate::group::{Gated, Group, GroupId, GroupMessage, Order};
-use lunet_server::conn::{ConnId, Phase};
+use crate::group::{Gated, Group, GroupId, GroupMessage, News, Order, Relay, ask};
+use lunet_server::conn::ConnId;
 use lunet_server::part::Part;
 
 /// Carries an order out.
 pub(super) fn carry_out(shard: &mut Shard, message: GroupMessage) {
     let GroupMessage { group, order, part } = message;
     match order {
-        Order::Begin { targets, gate } => begin(shard, Group::new(group, targets, gate), group),
+        Order::Begin { targets, gate, ways } => {
+            let mailbox = shard.core.mailboxes()[shard.number].clone();
+            begin(shard, Group::new((group, targets), gate, ways, mailbox), group);
+        }
+        Order::Relays(relays) => {
+            if let Some(group) = shard.front.groups.get_mut(group) {
+                group.relays = Some(relays);
+            }
+        }
         Order::Gate(gate) => set_gate(shard, group, gate),
         Order::StopAnswering(gate) => {
             if let Some(group) = shard.front.groups.get_mut(group) {
@@ -87,7 +95,7 @@ fn begin(shard: &mut Shard, group: Group, id: GroupId) {
     for slot in slots {
         let Some(session) = &mut shard.conns[slot].front.session else { continue };
         if session.nexus.target.is_some() && group.has(&session.id.port.target) {
-            session.gated = Some(Box::new(Gated::new(id, &gate)));
+            session.gated = Some(Box::new(Gated::new(&group, &session.nexus)));
         }
     }
     shard.front.groups.add(group);
@@ -98,18 +106,31 @@ fn begin(shard: &mut Shard, group: Group, id: GroupId) {
 /// of an earlier epoch are pinged.
 fn set_gate(shard: &mut Shard, group: GroupId, gate: Gate) {
     let Some(known) = shard.front.groups.get_mut(group) else { return };
+    let goes_on = gate.is_through() && known.gate.epoch() == gate.epoch();
     known.gate = gate;
     if gate.is_open() {
         known.give_up_drains();
     }
     for slot in connections(shard, group) {
         let session = shard.conns[slot].front.session.as_ref();
+        let Some((session, gated)) = session.and_then(|it| Some((it, it.gated.as_ref()?))) else {
+            continue;
+        };
+        if session.through.is_some() && !gated.is_served_by(&gate) {
+            shard.abort(slot);
+            continue;
+        }
+        if !goes_on && gated.relay != Relay::None {
+            end_relay(shard, slot);
+        }
+        let session = shard.conns[slot].front.session.as_ref();
         let Some(gated) = session.and_then(|session| session.gated.as_ref()) else { continue };
         // All that was begun before was let in by the gate as it was, with a stamp of its epoch at the latest.
         let Some(turned) = TurnedBack::by(gate.admits(gated.now())) else { continue };
         turn_back(shard, slot, turned);
         if gate.is_open() {
-            ask(shard, slot, &gate);
+            let now = shard.front.exec.storage.now;
+            ask(&mut shard.conns[slot], now, &gate);
         }
         shard.touch(slot);
     }
@@ -129,18 +150,55 @@ fn turn_back(shard: &mut Shard, slot: ConnId, turned: TurnedBack) {
     }
 }
 
-/// Pings a connection.
-fn ask(shard: &mut Shard, slot: ConnId, gate: &Gate) {
-    let now = shard.front.exec.storage.now;
+/// The relay of a connection ends with its epoch. Nobody knows what becomes of commands that have gone by it: nothing is said.
+fn end_relay(shard: &mut Shard, slot: ConnId) {
     let conn = &mut shard.conns[slot];
-    if conn.phase != Phase::Open {
-        return;
+    if let Some(session) = &mut conn.front.session {
+        shard.front.close_relay(session);
+        session.gated.iter_mut().for_each(|gated| gated.relay = Relay::None);
     }
-    let asked = conn.front.proto.ask(now, &mut Pdus(&mut conn.out));
-    let session = conn.front.session.as_mut();
-    if let Some(gated) = session.and_then(|session| session.gated.as_mut()) {
-        gated.asks(asked, gate);
+    if shard.front.relayed_of(conn, None) > 0 {
+        shard.abort(slot);
     }
+}
+
+/// Something has become of what was passed on.
+pub(super) fn relay_news(shard: &mut Shard, news: News) {
+    let (number, opened) = match news {
+        News::Answered(ticket, answered) => {
+            return shard.front.relay_answers(&mut shard.conns, ticket, answered);
+        }
+        News::Opened(number) => (number, true),
+        News::Stale(number) => (number, false),
+        News::Ended(number) => {
+            let lost = |(slot, conn): (ConnId, &Conn)| {
+                (shard.front.relayed_of(conn, Some(number)) > 0).then_some(slot)
+            };
+            let lost: Vec<ConnId> = shard.conns.iter().filter_map(lost).collect();
+            lost.into_iter().for_each(|slot| shard.abort(slot));
+            (number, false)
+        }
+    };
+    let of = |gated: &Gated| gated.relay.number() == Some(number);
+    let found = shard.conns.iter().find(|(_, conn)| {
+        let session = conn.front.session.as_ref();
+        session.and_then(|session| session.gated.as_deref()).is_some_and(of)
+    });
+    let Some(slot) = found.map(|(slot, _)| slot) else { return };
+    let session = shard.conns[slot].front.session.as_mut();
+    let Some(gated) = session.and_then(|session| session.gated.as_mut()) else { return };
+    gated.relay = if opened { Relay::Asked(number) } else { Relay::None };
+    let group = gated.group;
+    if !opened && !shard.conns[slot].front.clears.is_empty() {
+        // Nobody knows what the owner has done of a function.
+        shard.abort(slot);
+    }
+    let gate = shard.front.groups.get(group).map(|group| group.gate);
+    if let Some(gate) = gate.filter(|_| opened) {
+        let now = shard.front.exec.storage.now;
+        ask(&mut shard.conns[slot], now, &gate);
+    }
+    shard.touch(slot);
 }
 
 /// The answer to a ping has come.

@@ -16,6 +16,7 @@ use lunet_scsi::{Attention, Lun, Sense, SenseFormat, status};
 use lunet_volume::VolumeId;
 
 use super::{Conn, Pdus, PendingClear, SessionLun, Shard};
+use crate::group::{RelayRequest, Relays};
 use crate::message::{Cause, Clear, Cleared, Message, Part};
 use crate::reservations;
 use lunet_server::conn::ConnId;
@@ -61,6 +62,13 @@ const MAX_ASKED: usize = 256;
 /// A task management function has arrived.
 pub(super) fn manage(shard: &mut Shard, slot: ConnId, function: Function) {
     let unit = unit_of(shard, slot, function.lun);
+    let owner = match owner_of(shard, slot, &function) {
+        Ok(owner) => owner,
+        Err(response) => {
+            let conn = &mut shard.conns[slot];
+            return conn.front.proto.respond_tmf(function.tag, response, &mut Pdus(&mut conn.out));
+        }
+    };
     let response = match function.function {
         TmfFunction::AbortTask => {
             if let Some(tag) = function.referenced {
@@ -81,7 +89,13 @@ pub(super) fn manage(shard: &mut Shard, slot: ConnId, function: Function) {
                     TmfFunction::ClearTaskSet => Cause::ClearTaskSet,
                     _ => Cause::Reset,
                 };
-                return clear_everywhere(shard, slot, function.tag, [volume].into(), cause);
+                return clear_everywhere(
+                    shard,
+                    (slot, function.tag),
+                    [volume].into(),
+                    cause,
+                    owner,
+                );
             }
             None => TmfResponse::LunDoesNotExist,
         },
@@ -92,12 +106,76 @@ pub(super) fn manage(shard: &mut Shard, slot: ConnId, function: Function) {
             let volumes = volumes_of(shard, slot);
             let cold = function.function == TmfFunction::TargetColdReset;
             let cause = if cold { Cause::ColdReset } else { Cause::Reset };
-            return clear_everywhere(shard, slot, function.tag, volumes, cause);
+            return clear_everywhere(shard, (slot, function.tag), volumes, cause, owner);
         }
         _ => TmfResponse::NotSupported,
     };
+    if let Some(owner) = owner.filter(|_| response == TmfResponse::Complete) {
+        let left = Arc::new(AtomicUsize::new(1));
+        owner.asks(Part::new(&left, &shard.core.mailboxes()[shard.number]));
+        let clear = PendingClear { tag: function.tag, left, cause: Cause::ClearTaskSet };
+        shard.conns[slot].front.clears.push(clear);
+        shard.front.clearing = true;
+        return;
+    }
     let conn = &mut shard.conns[slot];
     conn.front.proto.respond_tmf(function.tag, response, &mut Pdus(&mut conn.out));
+}
+
+/// The owner's part of a function, at a standby: what it has of commands ends there, and the answer waits for that.
+struct OwnersPart {
+    relays: Arc<Relays>,
+    relay: u64,
+    function: TmfFunction,
+    lun: u64,
+    ticket: Option<u64>,
+}
+
+impl OwnersPart {
+    fn asks(self, part: Part) {
+        let Self { relays, relay, function, lun, ticket } = self;
+        let done = Box::new(part);
+        (relays.takes)(RelayRequest::Manage { relay, function, lun, ticket, done });
+    }
+}
+
+/// The owner's part of a function; `None` if it has none.
+///
+/// # Errors
+/// The answer to a function that cannot be passed on.
+fn owner_of(
+    shard: &Shard,
+    slot: ConnId,
+    function: &Function,
+) -> Result<Option<OwnersPart>, TmfResponse> {
+    let conn = &shard.conns[slot];
+    let gated = conn.front.session.as_ref().and_then(|session| session.gated.as_ref());
+    let group = gated.and_then(|gated| shard.front.groups.get(gated.group));
+    let (Some(gated), Some(group)) = (gated, group) else { return Ok(None) };
+    let Some(relays) = group.relays.clone().filter(|_| group.gate.is_through()) else {
+        return Ok(None);
+    };
+    let own = matches!(function.function, TmfFunction::AbortTask | TmfFunction::AbortTaskSet);
+    let ticket = function.referenced.and_then(|tag| shard.front.ticket_of(conn, tag));
+    let nothing = match function.function {
+        TmfFunction::AbortTask => ticket.is_none(),
+        _ => gated.relay.number().is_none(),
+    };
+    let full = conn.front.clears.len() >= MAX_CLEARS;
+    match gated.relay.number().filter(|_| !nothing) {
+        // Commands of others are at the owner, and this connection has no way there.
+        None if !own => Err(TmfResponse::Rejected),
+        None => Ok(None),
+        Some(_) if full => Err(TmfResponse::Rejected),
+        Some(relay) => {
+            let lun = function.lun;
+            let function = match function.function {
+                TmfFunction::TargetColdReset => TmfFunction::TargetWarmReset,
+                other => other,
+            };
+            Ok(Some(OwnersPart { relays, relay, function, lun, ticket }))
+        }
+    }
 }
 
 /// Forgets one command of a connection.
@@ -173,10 +251,10 @@ fn volumes_of(shard: &Shard, slot: ConnId) -> Arc<[VolumeId]> {
 /// connection has sent after the function finds it done, those of the others by message.
 fn clear_everywhere(
     shard: &mut Shard,
-    slot: ConnId,
-    function: Tag,
+    (slot, function): (ConnId, Tag),
     volumes: Arc<[VolumeId]>,
     cause: Cause,
+    owner: Option<OwnersPart>,
 ) {
     shard.front.asked.retain(|left| left.load(Ordering::Acquire) > 0);
     let conn = &mut shard.conns[slot];
@@ -190,7 +268,11 @@ fn clear_everywhere(
     let mailboxes = shard.core.mailboxes();
     let number = shard.number;
     let others = || mailboxes.iter().enumerate().filter(|(other, _)| *other != number);
-    let left = Arc::new(AtomicUsize::new(others().count()));
+    let parts = others().count() + usize::from(owner.is_some());
+    let left = Arc::new(AtomicUsize::new(parts));
+    if let Some(owner) = owner {
+        owner.asks(Part::new(&left, &mailboxes[number]));
+    }
     // As it is before a reset makes it the default again.
     let tells =
         |at: &VolumeId| shard.front.exec.storage.volumes[*at].core.face.unit.state.tells_aborts();

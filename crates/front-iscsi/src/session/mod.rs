@@ -108,6 +108,7 @@ pub fn drive(
     let mut site = Surroundings {
         core: &engine.core,
         world: &engine.world,
+        groups: &engine.groups,
         arena: engine.exec.storage.ring.arena(),
         allowance: engine.exec.storage.allowance(&conn.account),
         account: &conn.account,

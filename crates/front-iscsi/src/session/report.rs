@@ -7,6 +7,7 @@ use lunet_iscsi::chap::Proof;
 use lunet_scsi::Sanitation;
 use lunet_verbs::Sysfs;
 
+use super::admission::origin_of;
 use super::{Conn, Core, Shard};
 use crate::engine::Engine;
 use lunet_server::conn::Wire;
@@ -126,6 +127,8 @@ pub struct SessionInfo {
     pub tcp: Option<OverTcp>,
     /// The portal's place in the configuration.
     pub portal_index: usize,
+    /// The gateway that passes its commands on; [`peer`](Self::peer) is that one's address.
+    pub through: Option<u16>,
     /// How it has proved who it is.
     pub proof: Option<Proof>,
     /// Where it comes from.
@@ -161,7 +164,8 @@ pub(super) fn sessions(shard: &Shard) -> Vec<SessionInfo> {
         target: session.target.as_ref().map(|target| target.name.clone()),
         user: session.proof.as_ref().map(|proof| proof.user.clone()),
         proof: session.proof.clone(),
-        origin: conn.origin(),
+        through: session.through.map(|through| through.gateway),
+        origin: origin_of(conn, session.through.as_ref()),
         leaving: session.nexus.target.is_some() && session.target.is_none(),
         peer: conn.peer.to_string(),
         portal: conn.local.to_string(),

@@ -7,6 +7,7 @@ use std::time::Duration;
 use lunet_scsi::{Attention, Code, Sense};
 use lunet_volume::VolumeId;
 
+use super::admission::origin_of;
 use super::management::{Ending, end_unit};
 use super::{Conn, Pdus, Session, SessionLun, Shard};
 use crate::entrance::{Fate, Visitor};
@@ -23,8 +24,9 @@ const GONE: Ending = Ending::Sense(Sense::illegal(Code::LUN_NOT_SUPPORTED));
 /// Shows a session the next world.
 pub(super) fn see(shard: &mut Shard, slot: ConnId, next: &World) {
     let conn = &shard.conns[slot];
-    let (peer, origin, portal) = (conn.peer.ip(), conn.origin(), conn.portal);
     let Some(session) = &conn.front.session else { return };
+    let origin = origin_of(conn, session.through.as_ref());
+    let (peer, portal) = (origin.address, conn.portal);
     if conn.phase != Phase::Open {
         return leave_gone(shard, slot, next);
     }
@@ -76,6 +78,9 @@ pub(super) fn see(shard: &mut Shard, slot: ConnId, next: &World) {
         }
     }
     let mut seen = target.seen(portal, Vec::new());
+    if session.through.is_some() {
+        seen.portal_group_tag = session.nexus.portal_group;
+    }
     if session.gated.is_some() {
         shard.front.groups.show(&mut seen);
     }
@@ -186,7 +191,9 @@ fn dismiss(shard: &mut Shard, slot: ConnId) {
 }
 
 fn visitor(session: &Session, origin: Origin) -> Visitor<'_> {
-    Visitor { initiator: &session.nexus.initiator, origin, proof: session.proof.as_ref() }
+    let vouched = session.through.is_some();
+    let (initiator, proof) = (&*session.nexus.initiator, session.proof.as_ref());
+    Visitor { initiator, origin, proof, vouched }
 }
 
 fn goes_on(fate: Fate) -> bool {

@@ -2,10 +2,10 @@
 
 use super::authentication::Credentials;
 use super::event::Event;
+use crate::Through;
 use crate::chap::Proof;
 use crate::digest::Crc32c;
 use crate::iser::Remote;
-use crate::Through;
 use crate::pdu::LoginStatus;
 use alloc::string::String;
 use alloc::sync::Arc;

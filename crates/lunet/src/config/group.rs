@@ -1,5 +1,6 @@
 //! `[group.NAME]`: a failover group, which this lunet is a gateway of.
 
+use std::net::SocketAddr;
 use std::path::PathBuf;
 
 use lunet_backends::rbd::{ImageName, Place};
@@ -27,6 +28,8 @@ pub struct Group {
     pub gateway: u16,
     /// Its place among the gateways: who has the lowest takes over first.
     pub rank: u32,
+    /// Where other gateways pass commands on to it; `None`: nowhere.
+    pub reach: Option<SocketAddr>,
     /// The index of its target in [`Config::targets`](super::Config::targets).
     pub target: usize,
     /// Its volumes and its target are in the cluster.
@@ -124,26 +127,26 @@ pub(super) fn groups(
             mistakes.add(name.span().start, key.clone(), text);
         }
         let Some(table) = Section::open(value, key, &schema::GROUP, mistakes) else { continue };
-        let Some((seat, rank)) = seat(name.get_ref(), &table, mistakes) else { continue };
+        let Some(seat) = seat(name.get_ref(), &table, mistakes) else { continue };
         let is_shared = is_shared(&table, mistakes);
-        check_file(&table, seat.gateway, is_shared, around, mistakes);
-        let known = || around.shared.iter().any(|one| one.group == seat.name);
+        check_file(&table, seat.pending.gateway, is_shared, around, mistakes);
+        let known = || around.shared.iter().any(|one| one.group == seat.pending.name);
         let records = out.iter().map(|group| (&group.name, &group.record));
         let mut records = records.chain(pending.iter().map(|group| (&group.name, &group.record)));
-        if let Some((other, _)) = records.find(|(_, record)| **record == seat.record) {
+        if let Some((other, _)) = records.find(|(_, record)| **record == seat.pending.record) {
             let text = format!("has the record or the target of group \"{other}\" already");
             mistakes.add(table.offset, table.path.clone(), text);
         }
         if is_shared && !known() {
-            pending.push(seat);
+            pending.push(seat.pending);
             continue;
         }
         let found = match is_shared {
-            true => shared_target(&seat.name, around),
+            true => shared_target(&seat.pending.name, around),
             false => target(&table, around, mistakes),
         };
         let Some(target) = found else { continue };
-        let group = seat.of_target(target, rank, is_shared);
+        let group = seat.of_target(target, is_shared, around);
         if let Some(other) = out.iter().find(|other| other.target == group.target) {
             let text = format!("has the record or the target of group \"{}\" already", other.name);
             mistakes.add(table.offset, table.path.clone(), text);
@@ -161,11 +164,13 @@ pub(super) fn groups(
     (out, pending)
 }
 
-impl Pending {
+impl Seat {
     /// The group, whose target is known.
-    fn of_target(self, target: usize, rank: u32, shared: bool) -> Group {
-        let Self { name, record, gateway, conf, user, keyring } = self;
-        Group { name, record, gateway, rank, target, shared, conf, user, keyring }
+    fn of_target(self, target: usize, shared: bool, around: &Around<'_>) -> Group {
+        let Self { pending: Pending { name, record, gateway, conf, user, keyring }, rank, reach } =
+            self;
+        let reach = reach.unwrap_or_else(|| first_portal(&around.targets[target], around));
+        Group { name, record, gateway, rank, reach, target, shared, conf, user, keyring }
     }
 }
 
@@ -212,8 +217,15 @@ fn all_are_luns(group: &Group, around: &Around<'_>, volumes: &[Found], mistakes:
     }
 }
 
-/// Which gateway of which group this is, and its rank.
-fn seat(name: &str, table: &Section<'_>, mistakes: &mut Mistakes) -> Option<(Pending, u32)> {
+/// Which gateway of which group this is.
+struct Seat {
+    pending: Pending,
+    rank: u32,
+    /// Where other gateways pass commands on to, if the file says so.
+    reach: Option<Option<SocketAddr>>,
+}
+
+fn seat(name: &str, table: &Section<'_>, mistakes: &mut Mistakes) -> Option<Seat> {
     ["record", "gateway"].iter().for_each(|key| table.missing(key, mistakes));
     let record = table.get(
         "record",
@@ -225,13 +237,40 @@ fn seat(name: &str, table: &Section<'_>, mistakes: &mut Mistakes) -> Option<(Pen
     let (conf, user, keyring) = cluster(table, mistakes);
     let gateway = gateway?.value as u16;
     let rank = rank.map_or(u32::from(gateway) - 1, |rank| rank.value as u32);
+    let reach = table.get("reach", &|value| reach_of(&string(value)?), mistakes);
     let record = record?;
     if record.value.image().ends_with(".config") {
         let text = "must not end in \".config\": so does the object with the configuration of another group";
         mistakes.add(record.offset, table.key("record"), text);
     }
-    let record = record.value;
-    Some((Pending { name: name.to_owned(), record, gateway, conf, user, keyring }, rank))
+    let (name, record) = (name.to_owned(), record.value);
+    let pending = Pending { name, record, gateway, conf, user, keyring };
+    Some(Seat { pending, rank, reach: reach.map(|given| given.value) })
+}
+
+/// Where other gateways pass commands on to.
+fn reach_of(text: &str) -> Result<Option<SocketAddr>, String> {
+    if text == "none" {
+        return Ok(None);
+    }
+    let wanted = "must be an address and a port that other gateways reach, such as \"192.0.2.11:3260\", or \"none\"";
+    let address: SocketAddr = text.parse().map_err(|_| wanted.to_owned())?;
+    if is_reached(&address) { Ok(Some(address)) } else { Err(wanted.to_owned()) }
+}
+
+/// True for what somebody else can connect to, and what a record has.
+fn is_reached(address: &SocketAddr) -> bool {
+    let scoped = matches!(address, SocketAddr::V6(v6) if v6.scope_id() != 0 || v6.flowinfo() != 0);
+    !scoped && !address.ip().is_unspecified() && address.port() != 0
+}
+
+/// The first portal of a target that others reach.
+fn first_portal(target: &Target, around: &Around<'_>) -> Option<SocketAddr> {
+    let all = around.portals.iscsi.iter().enumerate();
+    let leads = |at: usize| target.portals.is_empty() || target.portals.contains(&at);
+    let leading = all.filter(|(at, _)| leads(*at)).map(|(_, portal)| &portal.value);
+    let mut streams = leading.filter(|portal| portal.transports.tcp());
+    streams.next().map(|portal| portal.address).filter(is_reached)
 }
 
 /// The index of its one target.

@@ -97,6 +97,7 @@ pub(super) fn record_of(
     config: &Config,
     group: &Group,
     machine: &Machine,
+    secret: [u8; 32],
     gateways: u16,
 ) -> Record {
     let Expected { target, volumes, .. } = Expected::new(config, group);
@@ -115,7 +116,7 @@ pub(super) fn record_of(
     };
     let volumes = volumes.iter().map(volume).collect();
     let ports = (1..=gateways).map(port).collect();
-    Record::new(&target, [0; 32], ports, Contents { volumes })
+    Record::new(&target, secret, ports, Contents { volumes })
 }
 
 #[cfg(test)]
@@ -142,7 +143,7 @@ mod tests {
     #[test]
     fn a_new_record_agrees_with_its_configuration_and_names_the_volumes_of_others() {
         let config = configured("", "");
-        let record = record_of(&config, &config.groups[0], &machine(), 3);
+        let record = record_of(&config, &config.groups[0], &machine(), [7; 32], 3);
         assert_eq!(record.check(), Ok(()));
         let expected = Expected::new(&config, &config.groups[0]);
         assert_eq!(expected.agrees(&record), Ok(()));
@@ -158,11 +159,11 @@ mod tests {
     fn what_is_otherwise_is_told() {
         let config = configured("", "");
         let machine = machine();
-        let record = record_of(&config, &config.groups[0], &machine, 3);
+        let record = record_of(&config, &config.groups[0], &machine, [7; 32], 3);
         let why = |config: &Config, record: &Record| {
             Expected::new(config, &config.groups[0]).agrees(record).unwrap_err()
         };
-        let few = record_of(&config, &config.groups[0], &machine, 1);
+        let few = record_of(&config, &config.groups[0], &machine, [7; 32], 1);
         assert_eq!(why(&config, &few), "it has no gateway 2");
         let mut other = record.clone();
         other.contents.volumes.reverse();

@@ -4,7 +4,7 @@ use std::sync::mpsc::sync_channel;
 use std::sync::{Arc, PoisonError};
 
 use anyhow::{Context, Result};
-use lunet_front_iscsi::{FAMILIES, GroupRequest, Keep, LogicalUnit};
+use lunet_front_iscsi::{FAMILIES, GroupRequest, Keep, LogicalUnit, Relays};
 use lunet_front_nvme::{GroupRequest as NvmeRequest, Members, busy_answer};
 use lunet_gateway::{Access, Answer, Attention, Gate, GatewayId, Port, Record, Reserved};
 use lunet_group::Handle;
@@ -102,6 +102,11 @@ impl Fronts {
             NvmeRequest::Report(id) => own.report(id << 1 | 1),
         };
         wait(|done| nvme.take_requests(takes, done));
+    }
+
+    /// Commands are passed on that way from now on.
+    pub(super) fn relay(&self, relays: Relays) {
+        wait(|done| self.iscsi.relay(relays, done));
     }
 
     pub(super) fn set_gate(&self, gate: Gate) {

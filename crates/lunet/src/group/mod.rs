@@ -3,6 +3,7 @@
 
 mod agreement;
 mod fronts;
+mod relay;
 mod serving;
 mod sharing;
 
@@ -48,7 +49,9 @@ pub fn create(
     let (place, of_group) = (group.place(), || format!("group {name}"));
     let done = format!("group {name} is there, for gateways 1 to {gateways}");
     let machine = Machine::unkept().context("cannot get random numbers")?;
-    let record = record_of(config, group, &machine, gateways);
+    let mut secret = [0; 32];
+    lunet_os::random::fill(&mut secret).context("cannot get random numbers")?;
+    let record = record_of(config, group, &machine, secret, gateways);
     let Some(shared) = shared else {
         lunet_group::create(&place, &record).with_context(of_group)?;
         return Ok(done);
@@ -273,7 +276,7 @@ impl Groups {
             ending: self.ending.clone(),
         };
         let group = group.clone();
-        let thread = lunet_group::spawn(move || starter.wait(&group));
+        let thread = lunet_group::spawn("lunet-group", move || starter.wait(&group));
         thread.map(drop).with_context(|| format!("group {name}: cannot start its thread"))
     }
 
@@ -413,7 +416,13 @@ fn start(
 ) -> Result<Running> {
     let target = config.targets[group.target].name.as_str();
     let (me, rank) = (GatewayId(group.gateway), group.rank);
-    let me = lunet_gateway::Config { me, rank, portal: None };
+    let me = lunet_gateway::Config { me, rank, portal: group.reach };
+    if group.reach.is_none() {
+        tracing::info!(
+            group = %group.name,
+            "other gateways pass no commands on to this one: it has no address that they reach (`reach`)"
+        );
+    }
     // One that has just started has a closed gate.
     let gate = Gateway::new(me, Duration::ZERO).gate();
     let subsystem = config.nvme.of_target(target).map(|subsystem| subsystem.nqn.as_str());
@@ -434,6 +443,7 @@ fn start(
     };
     let (name, manager, ending, seen) =
         (group.name.clone(), manager.clone(), ending.clone(), state.clone());
+    let relays = relay::Handle::start(target, me.me).context("cannot start its thread")?;
     let serving = move |thread: lunet_group::Handle| {
         shards.take_requests(&thread);
         Server {
@@ -447,6 +457,8 @@ fn start(
             volumes: Vec::new(),
             client: None,
             ports: Vec::new(),
+            relays,
+            secret: [0; 32],
             unanswered: Vec::new(),
             contents: Arc::default(),
             keeping: None,

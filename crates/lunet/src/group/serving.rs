@@ -14,7 +14,7 @@ use lunet_os::sync::Mutex;
 
 use super::agreement::Expected;
 use super::fronts::{Execution, Fronts};
-use super::{Ending, State};
+use super::{Ending, State, relay};
 use crate::config;
 use crate::live::Manager;
 use crate::serve;
@@ -35,6 +35,9 @@ pub(super) struct Server {
     pub(super) volumes: Vec<config::Volume>,
     pub(super) client: Option<OpId>,
     pub(super) ports: Vec<Port>,
+    pub(super) relays: relay::Handle,
+    /// The secret of the record.
+    pub(super) secret: [u8; 32],
     /// What clients of this server have left behind that may still land.
     pub(super) unanswered: Vec<Unanswered>,
     pub(super) contents: Arc<Mutex<Kept>>,
@@ -105,6 +108,8 @@ impl Server {
         self.volumes = volumes;
         self.client = Some(storage.client);
         self.ports = storage.record.ports.clone();
+        self.secret = storage.record.secret;
+        self.shards.relay(self.relays.relays(self.secret));
         Ok(())
     }
 }
@@ -158,7 +163,9 @@ impl Serving for Server {
         self.shards.attention(attention);
     }
 
-    fn reach(&mut self, _epoch: Epoch, _owner: Option<SocketAddr>) {}
+    fn reach(&mut self, epoch: Epoch, owner: Option<SocketAddr>) {
+        self.relays.aim(epoch, owner, self.secret);
+    }
 
     fn access(&mut self, _epoch: Epoch, access: &Access) {
         self.former_clients_are_fenced();

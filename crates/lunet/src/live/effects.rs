@@ -275,6 +275,7 @@ fn fate(
         initiator: &session.initiator,
         origin: session.origin,
         proof: session.proof.as_ref(),
+        vouched: session.through.is_some(),
     };
     match now.fate(&next, visitor, keep) {
         Fate::Stays => None,

@@ -1,0 +1,270 @@
+//! Commands of hosts at a standby, which the owner of the group executes.
+
+use lunet_gateway::{Admission, Passage};
+use lunet_iscsi::target::{Command, Tag};
+use lunet_ring::Buf;
+use lunet_scsi::{Code, Key, Lun, Sense, SenseFormat, Transfer, status};
+use lunet_volume::{CHUNK, Kind, OperationId, take};
+
+use super::gate::{TurnedBack, changes_nothing};
+use super::task::{Job, Owner};
+use super::{Engine, respond, respond_sense, start};
+use crate::connection::{Conn, Conns, Pdus, Session, find_lun};
+use crate::group::{
+    Answered, Charge, Full, Going, MAX_DATA, Relay, RelayFor, RelayRequest, Relayed, ask, news_to,
+};
+use lunet_server::conn::ConnId;
+
+/// OPERATION CODE of TEST UNIT READY.
+const TEST_UNIT_READY: u8 = 0x00;
+
+/// State of [`Job::Relayed`].
+pub struct Relaying {
+    /// The relay that it goes by.
+    pub relay: u64,
+    /// What it is answered by.
+    pub ticket: u64,
+    /// The command, as long as data of it is missing.
+    collects: Option<Box<Relayed>>,
+    expects: (u32, u32),
+}
+
+impl Engine {
+    /// A command of a host whose group another gateway owns: it is passed on, or turned back. False for one that is answered
+    /// here.
+    pub(super) fn passes_on(
+        &mut self,
+        conn: &mut Conn,
+        slot: ConnId,
+        command: &mut Command<Buf>,
+    ) -> bool {
+        let lun = Lun::decode(command.lun.to_be_bytes());
+        let Some(session) = &mut conn.front.session else { return false };
+        let seen = lun.and_then(|lun| find_lun(&mut session.luns, lun.0));
+        // The device server knows what to say where there is no unit.
+        let Some((lun, volume)) = seen.map(|seen| (seen.lun, seen.volume)) else { return false };
+        let Some(gated) = &mut session.gated else { return false };
+        let Some(group) = self.groups.get(gated.group) else { return false };
+        let (Some(relays), gate) = (group.relays.clone(), group.gate) else { return false };
+        if gated.relay == Relay::None {
+            let number = self.core.next_serial();
+            let (initiator, isid) = (session.nexus.initiator.clone(), session.nexus.isid);
+            let host = conn.peer.ip();
+            let news = news_to(group.mailbox.clone());
+            gated.relay = Relay::Opening(number);
+            (relays.takes)(RelayRequest::Open(number, RelayFor { initiator, isid, host }, news));
+        }
+        let admitted = gate.admits(gated.stamp(command.answers)) == Admission::Forward;
+        let relay = match gated.relay {
+            // What was sent before the relay was open may be older than what its host has sent by another way.
+            Relay::Open(relay, since) if admitted && command.answers >= since => relay,
+            _ if relays.down.load(std::sync::atomic::Ordering::Relaxed) => {
+                self.turn_back(conn, lun, command.tag, TurnedBack::by(Admission::Standby));
+                return true;
+            }
+            _ if command.cdb[0] == TEST_UNIT_READY => return false,
+            _ => {
+                self.turn_back(conn, lun, command.tag, TurnedBack::by(Admission::Busy));
+                return true;
+            }
+        };
+        if command.cdb[0] == TEST_UNIT_READY {
+            return false;
+        }
+        let expects = (command.expects_read, command.expects_write);
+        if expects.0 > MAX_DATA || expects.1 > 2 * MAX_DATA || expects.0 > 0 && expects.1 > 0 {
+            let sense = Sense::illegal(Code::INVALID_FIELD_IN_CDB).encode(SenseFormat::Fixed);
+            respond_sense(conn, command.tag, &sense, Transfer::default());
+            return true;
+        }
+        let bytes = expects.0.max(expects.1) as usize;
+        let charge = match Charge::new(&gated.load, &relays.load, bytes) {
+            Ok(charge) => charge,
+            Err(full) => {
+                let code = match full {
+                    Full::Session => status::TASK_SET_FULL,
+                    Full::Group => status::BUSY,
+                };
+                respond(conn, command.tag, code, &[], Transfer::default());
+                return true;
+            }
+        };
+        let mut data = Vec::with_capacity(expects.1 as usize);
+        if let Some((buf, len)) = command.data.take() {
+            data.extend_from_slice(&buf[..len]);
+        }
+        let ticket = self.core.next_serial();
+        let relayed = Relayed {
+            ticket,
+            lun: command.lun,
+            cdb: command.cdb().to_vec(),
+            attribute: command.attribute,
+            expects_read: expects.0,
+            data,
+            charge,
+        };
+        let id = self.exec.begin(volume, Kind::Other);
+        let task = &mut self.exec.operations[id].command;
+        (task.owner, task.lun) = (Some(Owner { slot, tag: command.tag }), lun);
+        let collects = Some(Box::new(relayed));
+        task.job = Job::Relayed(Relaying { relay, ticket, collects, expects });
+        conn.front.set_task(command.tag, Some(id));
+        self.collect(conn, id);
+        true
+    }
+
+    /// Asks for more data of a command that is passed on, or passes it on when it has come.
+    fn collect(&mut self, conn: &mut Conn, id: OperationId) {
+        let Some(Owner { tag, .. }) = self.exec.operations[id].command.owner else { return };
+        let relays = self.relays_of(conn);
+        let Job::Relayed(relaying) = &mut self.exec.operations[id].command.job else { return };
+        let (relay, expects) = (relaying.relay, relaying.expects.1 as usize);
+        let have = relaying.collects.as_ref().map_or(0, |relayed| relayed.data.len());
+        if have >= expects {
+            if let (Some((relays, news)), Some(relayed)) = (relays, relaying.collects.take()) {
+                (relays.takes)(RelayRequest::Command(relay, *relayed, news));
+            }
+            return;
+        }
+        let len = (expects - have).min(CHUNK);
+        let storage = &self.exec.storage;
+        let memory = (storage.ring.arena(), storage.allowance(&conn.account));
+        match take(memory, conn.reserve.as_ref(), &conn.account, len) {
+            Some(buf) => {
+                let mut out = Pdus(&mut conn.out);
+                conn.front.proto.solicit(tag, have as u32, len as u32, buf, &mut out);
+            }
+            // Nothing of it was executed.
+            None => self.end_relayed(conn, id, status::TASK_SET_FULL, None),
+        }
+    }
+
+    /// Data of a command that is passed on has come. False if it is another command.
+    pub(super) fn relayed_data(&mut self, conn: &mut Conn, id: OperationId, bytes: &[u8]) -> bool {
+        let Job::Relayed(relaying) = &mut self.exec.operations[id].command.job else {
+            return false;
+        };
+        if let Some(relayed) = &mut relaying.collects {
+            relayed.data.extend_from_slice(bytes);
+            self.collect(conn, id);
+        }
+        true
+    }
+
+    /// The data of a command that is to be passed on does not come. False if it is another command.
+    pub(super) fn relayed_broke(&mut self, conn: &mut Conn, id: OperationId, code: Code) -> bool {
+        if !matches!(self.exec.operations[id].command.job, Job::Relayed(_)) {
+            return false;
+        }
+        let sense = Sense::new(Key::AbortedCommand, code);
+        self.end_relayed(conn, id, status::CHECK_CONDITION, Some(sense));
+        true
+    }
+
+    fn end_relayed(&mut self, conn: &mut Conn, id: OperationId, code: u8, sense: Option<Sense>) {
+        let owner = self.exec.operations[id].command.owner;
+        self.exec.remove(id);
+        let Some(Owner { slot, tag }) = owner else { return };
+        conn.front.set_task(tag, None);
+        self.touched.push(slot);
+        let sense = sense.map(|sense| sense.encode(SenseFormat::Fixed));
+        respond(conn, tag, code, sense.as_deref().unwrap_or_default(), Transfer::default());
+    }
+
+    /// A session ends: so does its relay.
+    pub fn close_relay(&self, session: &Session) {
+        let Some(gated) = &session.gated else { return };
+        let relays = self.groups.get(gated.group).and_then(|group| group.relays.as_ref());
+        if let (Some(number), Some(relays)) = (gated.relay.number(), relays) {
+            (relays.takes)(RelayRequest::Close(number));
+        }
+    }
+
+    /// The owner has answered a command.
+    pub fn relay_answers(&mut self, conns: &mut Conns, ticket: u64, answered: Answered) {
+        let waits = |job: &Job| matches!(job, Job::Relayed(it) if it.ticket == ticket);
+        // It was aborted meanwhile.
+        let Some(id) = self.exec.operations.find(|task| waits(&task.command.job)) else { return };
+        let command = &self.exec.operations[id].command;
+        let (Some(Owner { slot, tag }), Job::Relayed(relaying)) = (command.owner, &command.job)
+        else {
+            return;
+        };
+        let moves = |expects: u32| (i64::from(expects) + answered.residual).max(0) as u64;
+        let (reads, writes) = relaying.expects;
+        let transfer = Transfer {
+            data_in: if reads > 0 { moves(reads) } else { 0 },
+            data_out: if writes > 0 { moves(writes) } else { 0 },
+        };
+        let Some(conn) = conns.get_mut(slot) else { return };
+        self.exec.remove(id);
+        conn.front.set_task(tag, None);
+        self.touched.push(slot);
+        let Answered { status: code, sense, data, .. } = answered;
+        if code == status::GOOD && !data.is_empty() {
+            return start::send_data(conn, tag, data, transfer);
+        }
+        respond(conn, tag, code, &sense, transfer);
+    }
+
+    /// The commands of a connection that the owner has, or is to have.
+    pub fn relayed_of(&self, conn: &Conn, relay: Option<u64>) -> usize {
+        let all = conn.front.tasks.iter().flatten();
+        let goes = |id: &&OperationId| {
+            let job = self.exec.operations.get(**id).map(|task| &task.command.job);
+            matches!(job, Some(Job::Relayed(it)) if relay.is_none_or(|relay| relay == it.relay))
+        };
+        all.filter(goes).count()
+    }
+
+    /// What a command that the owner has is answered by.
+    pub fn ticket_of(&self, conn: &Conn, tag: Tag) -> Option<u64> {
+        match &self.exec.operations.get(conn.front.task(tag)?)?.command.job {
+            Job::Relayed(it) if it.collects.is_none() => Some(it.ticket),
+            _ => None,
+        }
+    }
+
+    /// Sees whether a change of a host comes by the host's present way. If not, it is answered, and this is true.
+    pub(super) fn goes_another_way(&mut self, conn: &mut Conn, command: &Command<Buf>) -> bool {
+        let Some(session) = &conn.front.session else { return false };
+        let Some(gated) = &session.gated else { return false };
+        if changes_nothing(command.cdb()) {
+            return false;
+        }
+        let (way, through) = (&gated.on_way.way, gated.on_way.through);
+        match way.admits(through, gated.fresh(command.answers)) {
+            Passage::Go(turn) => {
+                self.going = Some(Going::new(way.clone(), turn));
+                return false;
+            }
+            Passage::Wait => {}
+            Passage::Ask => self.ask_anew(conn),
+        }
+        self.protocol.busy += 1;
+        respond(conn, command.tag, status::BUSY, &[], Transfer::default());
+        true
+    }
+
+    /// A connection may bring what is older than what its host has sent another way.
+    fn ask_anew(&self, conn: &mut Conn) {
+        let now = self.exec.storage.now;
+        let Some(session) = &conn.front.session else { return };
+        let group = session.gated.as_ref().map(|gated| gated.group);
+        if session.through.is_some() {
+            // The gateway asks the host, when it has logged in anew.
+            let mut out = Pdus(&mut conn.out);
+            conn.front.proto.request_logout(now, super::gate::LEAVES_WITHIN, &mut out);
+        } else if let Some(group) = group.and_then(|group| self.groups.get(group)) {
+            ask(conn, now, &group.gate);
+        }
+    }
+
+    /// The change that was let through is the command behind a tag, if it is at work.
+    pub(super) fn goes(&mut self, conn: &Conn, tag: Tag) {
+        let Some(going) = self.going.take() else { return };
+        if let Some(task) = conn.front.task(tag).and_then(|id| self.exec.operations.get_mut(id)) {
+            task.command.going = Some(going);
+        }
+    }
+}
