@@ -31,7 +31,11 @@ pub struct Load {
 impl Load {
     /// Begins, over the first so many gateways, and goes on until writes are acknowledged.
     pub fn start(group: &Group<'_>, gateways: usize) -> Result<Self> {
-        let portals = group.portals[..gateways].to_vec();
+        Self::over(group.portals[..gateways].to_vec())
+    }
+
+    /// Begins, over these portals alone.
+    pub fn over(portals: Vec<String>) -> Result<Self> {
         let mut load = Self { disk: Disk::new(), portals, hosts: Vec::new() };
         load.resume()?;
         Ok(load)

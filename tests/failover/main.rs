@@ -13,6 +13,7 @@ mod nvme;
 mod reserve;
 mod setup;
 mod shared;
+mod through;
 mod units;
 mod world;
 

@@ -65,18 +65,25 @@ pub struct Group<'a> {
     pub name: String,
     /// `address:port` of each gateway, by its number less one. They stay the same when a gateway is started again.
     pub portals: Vec<String>,
+    /// Standbys pass commands on to the owner.
+    pub through: bool,
     data: TempDir,
 }
 
 impl<'a> Group<'a> {
     /// Makes an image and the record of its group, by the command for it.
     pub fn new(ceph: &'a Cluster, name: &str) -> Result<Self> {
+        Self::with(ceph, name, false)
+    }
+
+    /// The same, whose standbys pass commands on to the owner or not.
+    pub fn with(ceph: &'a Cluster, name: &str, through: bool) -> Result<Self> {
         ceph.script(&["user", "gateway"])?;
         ceph.shared_image(name, 64)?;
         let data = scratch("lunet-failover-")?;
         let ports = (0..3).map(|_| free_port()).collect::<Result<Vec<_>>>()?;
         let portals = ports.iter().map(|port| format!("127.0.0.1:{port}")).collect();
-        let group = Self { ceph, name: name.to_owned(), portals, data };
+        let group = Self { ceph, name: name.to_owned(), portals, through, data };
         let file = group.data.path().join("lunet.toml");
         fs::write(&file, group.config(1, "", ""))?;
         let mut create = Command::new(lunet_binary()?);
@@ -103,6 +110,7 @@ impl<'a> Group<'a> {
             format!("ceph-user = '{user}'\n")
         };
         let (name, portal) = (&self.name, self.portal(gateway));
+        let reach = if self.through { "" } else { "reach = 'none'\n" };
         // One that is not on loopback is reached from other addresses.
         let open = !portal.starts_with("127.");
         format!(
@@ -110,7 +118,7 @@ impl<'a> Group<'a> {
              [volumes.a]\nbackend = 'rbd'\nimage = 'rbd://rbd/{name}'\n{volume}\n\
              [[target]]\nname = '{TARGET}'\nluns = ['a']\nopen = {open}\n\
              [group.vms]\nrecord = 'rbd://rbd/{name}'\ngateway = {gateway}\ntargets = ['{TARGET}']\n\
-             {conf}{user}{group}\n"
+             {conf}{user}{reach}{group}\n"
         )
     }
 
@@ -176,6 +184,15 @@ pub fn started(group: &Group<'_>, standbys: u16) -> Result<Vec<Server>> {
 /// Two gateways of a new group, of which the first one is the owner.
 pub fn two(name: &str) -> Result<Option<(Group<'static>, Server, Server)>> {
     let Some((group, servers)) = gateways(name, 1)? else { return Ok(None) };
+    let [one, two] = <[Server; 2]>::try_from(servers).map_err(|_| anyhow!("two"))?;
+    Ok(Some((group, one, two)))
+}
+
+/// The same, whose standbys pass commands on to the owner.
+pub fn two_through(name: &str) -> Result<Option<(Group<'static>, Server, Server)>> {
+    let Some(ceph) = cluster() else { return Ok(None) };
+    let group = Group::with(ceph, name, true)?;
+    let servers = started(&group, 1)?;
     let [one, two] = <[Server; 2]>::try_from(servers).map_err(|_| anyhow!("two"))?;
     Ok(Some((group, one, two)))
 }

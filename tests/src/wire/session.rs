@@ -37,6 +37,8 @@ pub struct Login<'a> {
     pub data_digest: bool,
     /// Authenticate.
     pub chap: Option<Chap<'a>>,
+    /// Pose as a gateway that passes commands on: what it says of itself.
+    pub through: Option<&'a str>,
     /// The address to connect from; all of 127.0.0.0/8 are at hand.
     pub from: Option<Ipv4Addr>,
     /// A target that says nothing for so long has failed the test.
@@ -54,6 +56,7 @@ impl<'a> Login<'a> {
             header_digest: false,
             data_digest: false,
             chap: None,
+            through: None,
             from: None,
             patience: Duration::from_secs(30),
         }
@@ -66,6 +69,7 @@ impl<'a> Login<'a> {
             Some(name) => keys.extend([format!("TargetName={name}"), "SessionType=Normal".into()]),
             None => keys.push("SessionType=Discovery".into()),
         }
+        keys.extend(self.through.map(|value| format!("X-local.lunet.through={value}")));
         keys
     }
 

@@ -40,6 +40,7 @@ fn session(tsih: u16, initiator: &str, target: Option<&str>, proof: Option<Proof
         portal_index: 0,
         origin: Origin::new([10, 0, 0, tsih as u8].into(), [10, 0, 0, 99].into()),
         leaving: false,
+        through: None,
         proof,
         isid: String::new(),
         tsih,
