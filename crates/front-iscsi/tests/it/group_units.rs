@@ -56,7 +56,7 @@ fn record_of(keep: &Keep) -> Record {
     };
     let mut contents = Contents { volumes: vec![volume] };
     assert!(contents.change(keep.naa, keep.change()));
-    Record::new(TARGET, ports(), contents)
+    Record::new(TARGET, [7; 32], ports(), contents)
 }
 
 #[test]

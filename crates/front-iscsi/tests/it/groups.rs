@@ -521,8 +521,8 @@ fn every_gateway_reports_the_same_ports_and_states() {
             }
             let expected = [
                 &[0, 0, 0, 24][..],
-                &[bytes[0], 0x85, 0, 1, 0, 2, 0, 1, 0, 0, 0, 41],
-                &[bytes[1], 0x85, 0, 2, 0, 2, 0, 1, 0, 0, 0, 42],
+                &[bytes[0], 0x87, 0, 1, 0, 2, 0, 1, 0, 0, 0, 41],
+                &[bytes[1], 0x87, 0, 2, 0, 2, 0, 1, 0, 0, 0, 42],
             ]
             .concat();
             for (status, report) in reports {

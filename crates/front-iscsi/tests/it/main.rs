@@ -17,6 +17,7 @@ mod management;
 mod medium;
 mod modes;
 mod portals;
+mod relays;
 mod reservations;
 mod sanitize;
 mod sessions;
