@@ -1,8 +1,10 @@
 //! Hosts that reach a standby alone: the owner executes their commands.
 
+use std::fs;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, ensure};
+use lunet_e2e::server::Server;
 use lunet_e2e::wire::handshake::Chap;
 use lunet_e2e::wire::scsi::{read16, sense_code, write16};
 use lunet_e2e::wire::{Answer, Login, Session};
@@ -152,6 +154,22 @@ fn what_goes_through_a_standby_waits_for_a_frozen_owner_or_for_the_next() -> Res
     load.is_on(&group)
 }
 
+/// Stops a gateway, and waits until each of its threads stands still: what it reads before that is executed.
+fn freeze(server: &Server) -> Result<()> {
+    signal(server, Signal::STOP)?;
+    until("it stands still", || {
+        let tasks = fs::read_dir(format!("/proc/{}/task", server.pid()))?;
+        for task in tasks {
+            let stat = fs::read_to_string(task?.path().join("stat"))?;
+            // Behind the name, which is in parentheses.
+            if !stat.rsplit(") ").next().is_some_and(|rest| rest.starts_with('T')) {
+                return Ok(false);
+            }
+        }
+        Ok(true)
+    })
+}
+
 #[test]
 fn a_frozen_standby_holds_back_nothing_that_lands_over_newer_data() -> Result<()> {
     let _cluster = undisturbed();
@@ -159,7 +177,7 @@ fn a_frozen_standby_holds_back_nothing_that_lands_over_newer_data() -> Result<()
     // One host, which has a path to each gateway.
     let (mut direct, mut around) = (log_in(&one, "iqn.x:a")?, log_in(&two, "iqn.x:a")?);
     write_all(&mut around, 1)?;
-    signal(&two, Signal::STOP)?;
+    freeze(&two)?;
     for block in 0..BLOCKS {
         around.start(0, &write16(lba(block), 1), 0, &pattern(2))?;
     }

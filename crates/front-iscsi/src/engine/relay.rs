@@ -1,17 +1,20 @@
 //! Commands of hosts at a standby, which the owner of the group executes.
 
+use std::sync::atomic::Ordering;
+
 use lunet_gateway::{Admission, Passage};
 use lunet_iscsi::target::{Command, Tag};
 use lunet_ring::Buf;
 use lunet_scsi::{Code, Key, Lun, Sense, SenseFormat, Transfer, status};
-use lunet_volume::{CHUNK, Kind, OperationId, take};
+use lunet_volume::{CHUNK, Kind, OperationId, VolumeId, take};
 
 use super::gate::{TurnedBack, changes_nothing};
 use super::task::{Job, Owner};
 use super::{Engine, respond, respond_sense, start};
 use crate::connection::{Conn, Conns, Pdus, Session, find_lun};
 use crate::group::{
-    Answered, Charge, Full, Going, MAX_DATA, Relay, RelayFor, RelayRequest, Relayed, ask, news_to,
+    Answered, Charge, Full, Going, MAX_DATA, Relay, RelayFor, RelayRequest, Relayed, Relays, ask,
+    news_to,
 };
 use lunet_server::conn::ConnId;
 
@@ -43,50 +46,67 @@ impl Engine {
         let seen = lun.and_then(|lun| find_lun(&mut session.luns, lun.0));
         // The device server knows what to say where there is no unit.
         let Some((lun, volume)) = seen.map(|seen| (seen.lun, seen.volume)) else { return false };
-        let Some(gated) = &mut session.gated else { return false };
-        let Some(group) = self.groups.get(gated.group) else { return false };
-        let (Some(relays), gate) = (group.relays.clone(), group.gate) else { return false };
+        let Some((relays, _)) = self.relays_of(conn) else { return false };
+        let asks = command.cdb[0] == TEST_UNIT_READY;
+        let admission = match self.relay_for(conn, &relays, command.answers) {
+            Some(relay) if !asks => {
+                self.begin_relayed(conn, (slot, relay), (lun, volume), (&relays, command));
+                return true;
+            }
+            Some(_) => return false,
+            None if relays.down.load(Ordering::Relaxed) => Admission::Standby,
+            None if asks => return false,
+            None => Admission::Busy,
+        };
+        self.turn_back(conn, lun, command.tag, TurnedBack::by(admission));
+        true
+    }
+
+    /// The relay that a command goes by which had so many answers before it. Without one, one is opened.
+    fn relay_for(&self, conn: &mut Conn, relays: &Relays, answers: u32) -> Option<u64> {
+        let host = conn.peer.ip();
+        let session = conn.front.session.as_mut()?;
+        let gated = session.gated.as_mut()?;
+        let group = self.groups.get(gated.group)?;
         if gated.relay == Relay::None {
             let number = self.core.next_serial();
             let (initiator, isid) = (session.nexus.initiator.clone(), session.nexus.isid);
-            let host = conn.peer.ip();
             let news = news_to(group.mailbox.clone());
             gated.relay = Relay::Opening(number);
             (relays.takes)(RelayRequest::Open(number, RelayFor { initiator, isid, host }, news));
         }
-        let admitted = gate.admits(gated.stamp(command.answers)) == Admission::Forward;
-        let relay = match gated.relay {
+        let admitted = group.gate.admits(gated.stamp(answers)) == Admission::Forward;
+        match gated.relay {
             // What was sent before the relay was open may be older than what its host has sent by another way.
-            Relay::Open(relay, since) if admitted && command.answers >= since => relay,
-            _ if relays.down.load(std::sync::atomic::Ordering::Relaxed) => {
-                self.turn_back(conn, lun, command.tag, TurnedBack::by(Admission::Standby));
-                return true;
-            }
-            _ if command.cdb[0] == TEST_UNIT_READY => return false,
-            _ => {
-                self.turn_back(conn, lun, command.tag, TurnedBack::by(Admission::Busy));
-                return true;
-            }
-        };
-        if command.cdb[0] == TEST_UNIT_READY {
-            return false;
+            Relay::Open(relay, since) if admitted && answers >= since => Some(relay),
+            _ => None,
         }
+    }
+
+    /// A command goes by a relay, when all of its data is there.
+    fn begin_relayed(
+        &mut self,
+        conn: &mut Conn,
+        (slot, relay): (ConnId, u64),
+        (lun, volume): (u16, VolumeId),
+        (relays, command): (&Relays, &mut Command<Buf>),
+    ) {
+        let gated = conn.front.session.as_ref().and_then(|session| session.gated.as_ref());
+        let Some(load) = gated.map(|gated| gated.load.clone()) else { return };
         let expects = (command.expects_read, command.expects_write);
         if expects.0 > MAX_DATA || expects.1 > 2 * MAX_DATA || expects.0 > 0 && expects.1 > 0 {
             let sense = Sense::illegal(Code::INVALID_FIELD_IN_CDB).encode(SenseFormat::Fixed);
-            respond_sense(conn, command.tag, &sense, Transfer::default());
-            return true;
+            return respond_sense(conn, command.tag, &sense, Transfer::default());
         }
         let bytes = expects.0.max(expects.1) as usize;
-        let charge = match Charge::new(&gated.load, &relays.load, bytes) {
+        let charge = match Charge::new(&load, &relays.load, bytes) {
             Ok(charge) => charge,
             Err(full) => {
                 let code = match full {
                     Full::Session => status::TASK_SET_FULL,
                     Full::Group => status::BUSY,
                 };
-                respond(conn, command.tag, code, &[], Transfer::default());
-                return true;
+                return respond(conn, command.tag, code, &[], Transfer::default());
             }
         };
         let mut data = Vec::with_capacity(expects.1 as usize);
@@ -110,7 +130,6 @@ impl Engine {
         task.job = Job::Relayed(Relaying { relay, ticket, collects, expects });
         conn.front.set_task(command.tag, Some(id));
         self.collect(conn, id);
-        true
     }
 
     /// Asks for more data of a command that is passed on, or passes it on when it has come.

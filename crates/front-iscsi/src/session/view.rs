@@ -77,10 +77,7 @@ pub(super) fn see(shard: &mut Shard, slot: ConnId, next: &World) {
             lun.nexus.establish(Attention::ReportedLunsChanged);
         }
     }
-    let mut seen = target.seen(portal, Vec::new());
-    if session.through.is_some() {
-        seen.portal_group_tag = session.nexus.portal_group;
-    }
+    let mut seen = seen_by(session, &target, portal);
     if session.gated.is_some() {
         shard.front.groups.show(&mut seen);
     }
@@ -96,6 +93,15 @@ pub(super) fn see(shard: &mut Shard, slot: ConnId, next: &World) {
     session.scsi = lunet_scsi::Target { luns: kept.iter().map(|lun| lun.lun).collect(), ..seen };
     session.target = Some(target);
     session.luns = kept;
+}
+
+/// How a target looks to a session: through the port that it is one of.
+fn seen_by(session: &Session, target: &CoreTarget, portal: usize) -> lunet_scsi::Target {
+    let mut seen = target.seen(portal, Vec::new());
+    if session.through.is_some() {
+        seen.portal_group_tag = session.nexus.portal_group;
+    }
+    seen
 }
 
 /// A session that is about to end, and has no commands, leaves what is not served any more.
