@@ -8,7 +8,7 @@ use std::time::Duration;
 use lunet_front_iscsi::{
     Answered, GroupHandle, News, RelayNews, RelayRequest, Relayed, Relays, accounts, algorithms,
 };
-use lunet_gateway::Access;
+use lunet_gateway::{Access, ClientName, Contents, GatewayId, Owner, Record};
 use lunet_iscsi::Through;
 use lunet_iscsi::initiator::{Chap, Data, Options};
 
@@ -21,6 +21,20 @@ use crate::support::{TARGET, memory, on_each_driver, start};
 const SECRET: [u8; 32] = [7; 32];
 const WRITE_16: u8 = 0x8A;
 const SOON: Duration = Duration::from_secs(30);
+
+/// A standby of a group whose owner, gateway 2, can be reached.
+fn beside_an_owner() -> Machine {
+    let mut record = Record::new(TARGET, SECRET, ports(), Contents::default());
+    record.epoch = record.epoch.next();
+    record.owner = Some(Owner {
+        gateway: GatewayId(2),
+        client: ClientName { address: "192.0.2.8:0/1".into(), lock: "client.1".into() },
+        portal: Some(([192, 0, 2, 8], 3260).into()),
+    });
+    let machine = Machine::of(record);
+    assert!(machine.gate().is_through());
+    machine
+}
 
 /// Has a group pass commands on, which come out there.
 fn relays(group: &GroupHandle) -> Receiver<RelayRequest> {
@@ -150,7 +164,7 @@ fn command(requests: &Receiver<RelayRequest>, number: u64) -> Relayed {
 fn what_was_sent_before_a_relay_was_open_does_not_go_by_it() {
     on_each_driver(|driver| {
         let (server, address) = start(two_targets(memory(16), driver));
-        let machine = Machine::beside_an_owner();
+        let machine = beside_an_owner();
         let group = group_of(&server, Machine::standby().gate());
         let requests = relays(&group);
         set_gate(&group, machine.gate());

@@ -3,8 +3,8 @@
 use std::time::Duration;
 
 use lunet_gateway::{
-    Action, ClientName, Config, Contents, Gate, Gateway, GatewayId, Input, OpId, Order, Owner,
-    Port, Record, Reply,
+    Action, ClientName, Config, Contents, Gate, Gateway, GatewayId, Input, OpId, Order, Port,
+    Record, Reply,
 };
 
 /// What the record calls the group's target.
@@ -28,31 +28,18 @@ pub fn ports() -> Vec<Port> {
 impl Machine {
     /// A standby of a group that nobody owns.
     pub fn standby() -> Self {
-        let config = Config { me: GatewayId(1), rank: 0, portal: None };
-        let record = Record::new(TARGET, [7; 32], ports(), Contents::default());
-        let gateway = Gateway::new(config, Duration::ZERO);
-        let (now, clients, client) = (Duration::ZERO, 0, None);
-        let mut machine = Self { gateway, now, record, clients, client };
-        machine.run();
+        let machine = Self::of(Record::new(TARGET, [7; 32], ports(), Contents::default()));
         assert!(!machine.gate().is_open());
         machine
     }
 
-    /// A standby of a group whose owner, gateway 2, can be reached.
-    pub fn beside_an_owner() -> Self {
+    /// A standby of a group with that record.
+    pub fn of(record: Record) -> Self {
         let config = Config { me: GatewayId(1), rank: 0, portal: None };
-        let mut record = Record::new(TARGET, [7; 32], ports(), Contents::default());
-        record.epoch = record.epoch.next();
-        record.owner = Some(Owner {
-            gateway: GatewayId(2),
-            client: ClientName { address: "192.0.2.8:0/1".into(), lock: "client.1".into() },
-            portal: Some(([192, 0, 2, 8], 3260).into()),
-        });
         let gateway = Gateway::new(config, Duration::ZERO);
         let (now, clients, client) = (Duration::ZERO, 0, None);
         let mut machine = Self { gateway, now, record, clients, client };
         machine.run();
-        assert!(machine.gate().is_through());
         machine
     }
 
