@@ -373,7 +373,8 @@ mod tests {
             ),
         ] {
             let origin = Origin::new(ip("::1"), ip("::1"));
-            let visitor = Visitor { initiator: name, origin, proof: proof.as_ref() };
+            let visitor =
+                Visitor { initiator: name, origin, proof: proof.as_ref(), vouched: false };
             for entrance in [
                 Entrance::Discovery { access: &access, reached: true },
                 Entrance::Target { access: &access, reached: true },
