@@ -35,7 +35,7 @@ fn say(line: &str) {
 
 /// What the writer is told.
 enum Told {
-    Storage(Option<Storage>),
+    Storage(Option<Box<Storage>>),
     Open(Epoch),
     Shut,
     Drain(Drained),
@@ -64,7 +64,7 @@ fn name_of(action: &Action) -> String {
 impl Serving for Fake {
     fn storage(&mut self, storage: Option<Storage>) -> Result<(), Said> {
         say(if storage.is_some() { "client" } else { "no client" });
-        self.tell(Told::Storage(storage));
+        self.tell(Told::Storage(storage.map(Box::new)));
         Ok(())
     }
 
@@ -157,7 +157,7 @@ impl Writer {
             Told::Storage(Some(storage)) => {
                 let lane = Lane::new(storage.images[0].clone(), DEPTH).expect("a descriptor");
                 let descriptor = lane.descriptor().expect("a descriptor");
-                self.storage = Some((storage, lane, descriptor));
+                self.storage = Some((*storage, lane, descriptor));
                 self.flights = vec![None; DEPTH as usize];
             }
             Told::Storage(None) => self.storage = None,
