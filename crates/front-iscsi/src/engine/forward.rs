@@ -13,7 +13,7 @@ use super::task::{Job, Owner};
 use super::{Engine, respond};
 use crate::connection::{Conn, Conns};
 use crate::group::{
-    Body, GroupRequest, Keep, Kept, RelayNews, Relays, Said, TakesRequests, naa_of, news_to, report,
+    Body, GroupRequest, Keep, Kept, RelayNews, Relays, Said, TakesRequests, naa_of, report,
 };
 use lunet_server::conn::{ConnId, Phase};
 
@@ -44,7 +44,7 @@ impl Engine {
     pub(super) fn relays_of(&self, conn: &Conn) -> Option<(Arc<Relays>, RelayNews)> {
         let gated = conn.front.session.as_ref()?.gated.as_ref()?;
         let group = self.groups.get(gated.group)?;
-        Some((group.relays.clone()?, news_to(group.mailbox.clone())))
+        Some((group.relays.clone()?, group.news.clone()))
     }
 
     /// Hands a report over. False if it is none of a group.

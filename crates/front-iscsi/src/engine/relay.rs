@@ -14,7 +14,6 @@ use super::{Engine, respond, respond_sense, start};
 use crate::connection::{Conn, Conns, Pdus, Session, find_lun};
 use crate::group::{
     Answered, Charge, Full, Going, MAX_DATA, Relay, RelayFor, RelayRequest, Relayed, Relays, ask,
-    news_to,
 };
 use lunet_server::conn::ConnId;
 
@@ -71,7 +70,7 @@ impl Engine {
         if gated.relay == Relay::None {
             let number = self.core.next_serial();
             let (initiator, isid) = (session.nexus.initiator.clone(), session.nexus.isid);
-            let news = news_to(group.mailbox.clone());
+            let news = group.news.clone();
             gated.relay = Relay::Opening(number);
             (relays.takes)(RelayRequest::Open(number, RelayFor { initiator, isid, host }, news));
         }

@@ -32,7 +32,7 @@ use lunet_volume::VolumeId;
 pub use self::keep::{Keep, Kept};
 pub use self::relay::{
     Answered, Charge, Full, Going, Load, MAX_DATA, News, OnWay, Relay, RelayFor, RelayNews,
-    RelayRequest, Relayed, Relays, TakesRelayed, Ways, accounts, algorithms, credentials, news_to,
+    RelayRequest, Relayed, Relays, TakesRelayed, Ways, accounts, algorithms, credentials,
 };
 use self::request::Prepared;
 pub use self::request::{
@@ -43,7 +43,6 @@ use crate::connection::{Conn, Pdus};
 use crate::message::Message;
 use crate::registry::Nexus;
 use crate::reservations::with_seats;
-use crate::session::Mailbox;
 use crate::world::{Exports, World};
 
 /// Numbers groups, on all servers of the process.
@@ -337,8 +336,8 @@ pub struct Group {
     pub relays: Option<Arc<Relays>>,
     /// By which gateway each host comes.
     pub ways: Arc<Ways>,
-    /// The way to this shard.
-    pub mailbox: Mailbox,
+    /// The way back to this shard for relays.
+    pub news: RelayNews,
     /// Volumes whose reservations are being changed.
     pub held: Vec<VolumeId>,
 }
@@ -349,11 +348,11 @@ impl Group {
         (id, targets): (GroupId, Arc<[String]>),
         gate: Gate,
         ways: Arc<Ways>,
-        mailbox: Mailbox,
+        news: RelayNews,
     ) -> Self {
         let (ports, known, drains, held) = (Arc::default(), Vec::new(), Vec::new(), Vec::new());
         let (takes, relays) = (None, None);
-        Self { id, targets, gate, ports, known, drains, takes, relays, ways, mailbox, held }
+        Self { id, targets, gate, ports, known, drains, takes, relays, ways, news, held }
     }
 
     /// Its volumes by their slots: those of this world, and those that were removed since.

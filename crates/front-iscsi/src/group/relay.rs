@@ -18,8 +18,6 @@ use lunet_iscsi::target::Credentials;
 use lunet_os::sync::Mutex;
 use sha2::Sha256;
 
-use crate::session::Mailbox;
-
 /// Data of one command that is passed on, at the most: MAXIMUM TRANSFER LENGTH of lunet's units, for COMPARE AND WRITE twice.
 pub const MAX_DATA: u32 = 16 << 20;
 
@@ -304,11 +302,6 @@ pub struct OnWay {
     pub through: GatewayId,
     /// For what it is fresh, behind so many answers, and what it was before.
     pub fresh: (Turn, u32, Turn),
-}
-
-/// The way back for a relay of the shard with this mailbox.
-pub fn news_to(mailbox: Mailbox) -> RelayNews {
-    Arc::new(move |news| mailbox.tell(crate::message::Message::Relay(news)))
 }
 
 #[cfg(test)]

@@ -1,5 +1,7 @@
 //! Orders of a failover group's thread, on one shard.
 
+use std::sync::Arc;
+
 use lunet_gateway::Gate;
 use lunet_iscsi::target::{Asked, Tag};
 use lunet_scsi::status;
@@ -7,7 +9,8 @@ use lunet_scsi::status;
 use super::management::{Ending, end_command};
 use super::{Conn, Shard};
 use crate::engine::TurnedBack;
-use crate::group::{Gated, Group, GroupId, GroupMessage, News, Order, Relay, ask};
+use crate::group::{Gated, Group, GroupId, GroupMessage, News, Order, Relay, RelayNews, ask};
+use crate::message::Message;
 use lunet_server::conn::ConnId;
 use lunet_server::part::Part;
 
@@ -17,7 +20,8 @@ pub(super) fn carry_out(shard: &mut Shard, message: GroupMessage) {
     match order {
         Order::Begin { targets, gate, ways } => {
             let mailbox = shard.core.mailboxes()[shard.number].clone();
-            begin(shard, Group::new((group, targets), gate, ways, mailbox), group);
+            let news: RelayNews = Arc::new(move |news| mailbox.tell(Message::Relay(news)));
+            begin(shard, Group::new((group, targets), gate, ways, news), group);
         }
         Order::Relays(relays) => {
             if let Some(group) = shard.front.groups.get_mut(group) {
