@@ -230,10 +230,23 @@ pub fn says(server: &Server, words: &str) -> Result<String> {
     Ok(trouble)
 }
 
-/// Sends a signal to a gateway.
+/// Sends a signal to a gateway. If that is to stand still, every thread of it does when this returns.
 pub fn signal(server: &Server, signal: Signal) -> Result<()> {
     let pid = Pid::from_raw(i32::try_from(server.pid())?).context("a process")?;
-    Ok(kill_process(pid, signal)?)
+    kill_process(pid, signal)?;
+    if signal != Signal::STOP {
+        return Ok(());
+    }
+    until("it stands still", || {
+        for task in fs::read_dir(format!("/proc/{}/task", server.pid()))? {
+            let stat = fs::read_to_string(task?.path().join("stat"))?;
+            // Behind the name, which is in parentheses.
+            if !stat.rsplit(") ").next().is_some_and(|rest| rest.starts_with('T')) {
+                return Ok(false);
+            }
+        }
+        Ok(true)
+    })
 }
 
 pub fn log_in(server: &Server, initiator: &str) -> Result<Session> {
