@@ -127,8 +127,15 @@ pub(super) fn groups(
             mistakes.add(name.span().start, key.clone(), text);
         }
         let Some(table) = Section::open(value, key, &schema::GROUP, mistakes) else { continue };
-        let Some(seat) = seat(name.get_ref(), &table, mistakes) else { continue };
+        let seat = seat(name.get_ref(), &table, mistakes);
         let is_shared = is_shared(&table, mistakes);
+        let Some(seat) = seat else {
+            // All mistakes are told at once.
+            if !is_shared {
+                target(&table, around, mistakes);
+            }
+            continue;
+        };
         check_file(&table, seat.pending.gateway, is_shared, around, mistakes);
         let known = || around.shared.iter().any(|one| one.group == seat.pending.name);
         let records = out.iter().map(|group| (&group.name, &group.record));
