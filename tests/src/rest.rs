@@ -43,12 +43,13 @@ pub fn exchange(
     body: &Value,
 ) -> Result<Reply> {
     let text = if body.is_null() { String::new() } else { body.to_string() };
-    write!(
-        stream,
+    // All at once: a server that refuses it by its head alone has closed the connection before the rest comes.
+    let request = format!(
         "{method} {path} HTTP/1.1\r\n{headers}Content-Type: application/json\r\nContent-Length: {}\r\n\
          Connection: close\r\n\r\n{text}",
         text.len()
-    )?;
+    );
+    stream.write_all(request.as_bytes())?;
     let mut answer = String::new();
     stream.read_to_string(&mut answer)?;
     let (head, body) = answer.split_once("\r\n\r\n").context("no answer")?;
