@@ -153,6 +153,29 @@ fn decode_portal(from: &mut Reader<'_>) -> Result<Option<SocketAddr>, Malformed>
     Ok(Some(SocketAddr::new(address, from.u16()?)))
 }
 
+impl Sanitize {
+    /// Its code, as a record has it.
+    pub const fn code(self) -> u8 {
+        match self {
+            Self::None => 0,
+            Self::Sanitizing { restricted: true } => 1,
+            Self::Formatting => 2,
+            Self::Sanitizing { restricted: false } => 3,
+        }
+    }
+
+    /// The mark with that code.
+    pub const fn from_code(code: u8) -> Option<Self> {
+        match code {
+            0 => Some(Self::None),
+            1 => Some(Self::Sanitizing { restricted: true }),
+            2 => Some(Self::Formatting),
+            3 => Some(Self::Sanitizing { restricted: false }),
+            _ => None,
+        }
+    }
+}
+
 impl Contents {
     fn encode(&self, to: &mut Writer) {
         to.u16(self.volumes.len() as u16);
@@ -162,12 +185,7 @@ impl Contents {
             to.bytes(volume.serial.as_bytes());
             volume.reserved.encode(to);
             to.bytes(&volume.modes);
-            to.u8(match volume.sanitize {
-                Sanitize::None => 0,
-                Sanitize::Sanitizing { restricted: true } => 1,
-                Sanitize::Formatting => 2,
-                Sanitize::Sanitizing { restricted: false } => 3,
-            });
+            to.u8(volume.sanitize.code());
         }
     }
 
@@ -180,13 +198,7 @@ impl Contents {
                 serial: from.text(MAX_NAME)?,
                 reserved: Reserved::decode(from)?,
                 modes: from.bytes(MAX_MODES)?.into(),
-                sanitize: match from.u8()? {
-                    0 => Sanitize::None,
-                    1 => Sanitize::Sanitizing { restricted: true },
-                    2 => Sanitize::Formatting,
-                    3 => Sanitize::Sanitizing { restricted: false },
-                    _ => return Err(Malformed::Value),
-                },
+                sanitize: Sanitize::from_code(from.u8()?).ok_or(Malformed::Value)?,
             });
         }
         Ok(contents)

@@ -470,12 +470,8 @@ impl Drop for Made {
 /// Where the image of a volume is; `None` if it is of another kind.
 pub(crate) fn image_of(volume: &Volume) -> Option<Place> {
     let Backend::Rbd { image, conf, user, keyring } = &volume.backend else { return None };
-    Some(Place {
-        conf: conf.clone(),
-        user: user.clone(),
-        keyring: keyring.clone(),
-        ..Place::new(image.clone())
-    })
+    let (user, keyring) = (user.as_deref(), keyring.as_deref());
+    Some(Place::configured(image.clone(), conf.as_deref(), user, keyring))
 }
 
 pub(crate) fn spec(volume: &Volume, data: &Path) -> VolumeSpec {

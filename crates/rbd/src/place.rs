@@ -2,7 +2,7 @@
 
 use std::ffi::CString;
 use std::fmt;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 /// The name of an image: `rbd://POOL[/NAMESPACE]/IMAGE`.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -111,6 +111,21 @@ pub struct Place {
 }
 
 impl Place {
+    /// An image, as a configuration has it: the file that says where the cluster is, the user and its keyring.
+    pub fn configured(
+        name: ImageName,
+        conf: Option<&Path>,
+        user: Option<&str>,
+        keyring: Option<&Path>,
+    ) -> Self {
+        Self {
+            conf: conf.map(Path::to_owned),
+            user: user.map(str::to_owned),
+            keyring: keyring.map(Path::to_owned),
+            ..Self::new(name)
+        }
+    }
+
     /// An image of the cluster of /etc/ceph/ceph.conf, as its administrator.
     pub const fn new(name: ImageName) -> Self {
         Self {

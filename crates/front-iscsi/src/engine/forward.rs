@@ -6,7 +6,7 @@ use std::sync::Arc;
 use lunet_gateway::Record;
 use lunet_scsi::reserve::{FAMILY, Request};
 use lunet_scsi::{Code, Modes, ParameterKind, Reply, Sanitation, Sense, Unit, status};
-use lunet_volume::{Kind, OperationId, Plain, VolumeId, Work};
+use lunet_volume::{Kind, OperationId, VolumeId};
 
 use super::gate::Held;
 use super::task::{Job, Owner};
@@ -27,9 +27,9 @@ pub struct Forwarded {
 enum What {
     Change,
     Report(Request),
-    /// Mode parameters are in force when it is answered. `flushes`: they have been switched to no cache.
+    /// Mode parameters are in force when it is answered. `cached`: they had a write cache before.
     Modes {
-        flushes: bool,
+        cached: bool,
     },
 }
 
@@ -143,10 +143,10 @@ impl Engine {
         let nexus = session.id.registrant().name_in(FAMILY).unwrap_or_default().to_vec();
         let slot = self.exec.operations[id].requests.volume;
         let unit = &self.exec.storage.volumes[slot].core.face.unit;
-        let flushes = unit.state.modes().write_cache && !modes.write_cache;
+        let cached = unit.state.modes().write_cache;
         let keep = Keep { naa: naa_of(unit), what: Kept::Modes(modes, nexus) };
         let ticket = self.core.next_serial();
-        let forwarded = Forwarded { ticket, what: What::Modes { flushes } };
+        let forwarded = Forwarded { ticket, what: What::Modes { cached } };
         self.exec.operations[id].command.job = Job::Forwarded(forwarded);
         takes(GroupRequest::Reserve(ticket, keep.encode()));
         true
@@ -160,15 +160,9 @@ impl Engine {
     /// They have taken effect.
     fn modes_kept(&mut self, conn: &mut Conn, id: OperationId) {
         let job = std::mem::replace(&mut self.exec.operations[id].command.job, Job::Storage);
-        let slot = self.exec.operations[id].requests.volume;
-        let through = self.exec.storage.volumes[slot].core.face.unit.write_through();
-        let flushes =
-            matches!(job, Job::Forwarded(Forwarded { what: What::Modes { flushes: true }, .. }));
-        // Nobody flushes any more what was written before.
-        self.set_work(
-            id,
-            if flushes && through { Work::Plain(Plain::flush()) } else { Work::None },
-        );
+        let cached =
+            matches!(job, Job::Forwarded(Forwarded { what: What::Modes { cached: true }, .. }));
+        self.flush_behind_modes(id, cached);
         self.pump(conn, id);
     }
 
@@ -179,9 +173,6 @@ impl Engine {
         stands: Sanitation,
         ticket: u64,
     ) -> bool {
-        if self.groups.is_empty() {
-            return false;
-        }
         let group = self.groups.of_volume(&self.world, slot).and_then(|id| self.groups.get(id));
         let Some(takes) = group.and_then(|group| group.takes.as_ref()) else { return false };
         let keep = Keep { naa: naa_of(unit), what: Kept::Sanitation(stands) };

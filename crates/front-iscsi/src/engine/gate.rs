@@ -101,11 +101,10 @@ impl Engine {
         if group.gate.is_through() {
             return self.passes_on(conn, slot, command);
         }
-        let turned = TurnedBack::by(group.gate.admits(gated.stamp(command.answers)));
-        if turned.is_none() {
+        let Some(turned) = TurnedBack::by(group.gate.admits(gated.stamp(command.answers))) else {
             return !group.held.is_empty() && self.holds_back(conn, slot, command)
                 || self.goes_another_way(conn, command);
-        }
+        };
         let lun = Lun::decode(command.lun.to_be_bytes());
         // The device server knows what to say where there is no unit.
         let Some(seen) = lun.and_then(|lun| find_lun(&mut session.luns, lun.0)) else {
@@ -117,22 +116,15 @@ impl Engine {
     }
 
     /// Answers a command of a LUN that is not executed.
-    pub(super) fn turn_back(
-        &mut self,
-        conn: &mut Conn,
-        lun: u16,
-        tag: Tag,
-        turned: Option<TurnedBack>,
-    ) {
+    pub(super) fn turn_back(&mut self, conn: &mut Conn, lun: u16, tag: Tag, turned: TurnedBack) {
         let Some(session) = &mut conn.front.session else { return };
         let Some(seen) = find_lun(&mut session.luns, lun) else { return };
         match turned {
-            None => {}
-            Some(TurnedBack::Busy) => {
+            TurnedBack::Busy => {
                 self.protocol.busy += 1;
                 respond(conn, tag, status::BUSY, &[], Transfer::default());
             }
-            Some(TurnedBack::Standby(sense)) => {
+            TurnedBack::Standby(sense) => {
                 let core = &self.exec.storage.volumes[seen.volume].core;
                 reservations::refresh(core, seen.place.seat, &mut seen.nexus);
                 // A unit attention comes first (SAM-5 5.14.4).

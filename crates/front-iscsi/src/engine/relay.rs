@@ -57,7 +57,9 @@ impl Engine {
             None if asks => return false,
             None => Admission::Busy,
         };
-        self.turn_back(conn, lun, command.tag, TurnedBack::by(admission));
+        if let Some(turned) = TurnedBack::by(admission) {
+            self.turn_back(conn, lun, command.tag, turned);
+        }
         true
     }
 

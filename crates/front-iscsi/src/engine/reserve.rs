@@ -242,8 +242,13 @@ impl Engine {
                 });
             }
         }
-        // Nobody flushes any more what was written before.
-        let flushes = before.write_cache && core.face.unit.write_through();
+        self.flush_behind_modes(id, before.write_cache);
+    }
+
+    /// If the write cache was on and is off now, nobody flushes any more what was written before.
+    pub(super) fn flush_behind_modes(&mut self, id: OperationId, cached: bool) {
+        let volume = self.exec.operations[id].requests.volume;
+        let flushes = cached && self.exec.storage.volumes[volume].core.face.unit.write_through();
         self.set_work(id, if flushes { Work::Plain(Plain::flush()) } else { Work::None });
     }
 

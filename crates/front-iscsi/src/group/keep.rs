@@ -39,7 +39,7 @@ impl Keep {
     pub fn encode(&self) -> Vec<u8> {
         let (kind, value, nexus) = match &self.what {
             Kept::Modes(modes, nexus) => (MODES, flags(*modes), nexus.as_slice()),
-            Kept::Sanitation(stands) => (SANITIZE, mark(*stands), &[][..]),
+            Kept::Sanitation(stands) => (SANITIZE, mark(*stands).code(), &[][..]),
         };
         [&[VERSION, kind, value], &self.naa[..], nexus].concat()
     }
@@ -50,7 +50,9 @@ impl Keep {
         let (naa, nexus) = rest.split_first_chunk()?;
         let what = match kind {
             MODES => Kept::Modes(modes(value)?, nexus.to_vec()),
-            SANITIZE if nexus.is_empty() => Kept::Sanitation(stands(value)?),
+            SANITIZE if nexus.is_empty() => {
+                Kept::Sanitation(sanitation(Sanitize::from_code(value)?))
+            }
             _ => return None,
         };
         (version == VERSION).then_some(Self { naa: *naa, what })
@@ -60,14 +62,7 @@ impl Keep {
     pub fn change(&self) -> Change {
         match &self.what {
             Kept::Modes(modes, _) => Change::Modes(vec![flags(*modes)]),
-            Kept::Sanitation(stands) => Change::Sanitize(match stands {
-                Sanitation::None => Sanitize::None,
-                Sanitation::Failed { restricted } => {
-                    Sanitize::Sanitizing { restricted: *restricted }
-                }
-                Sanitation::Running => Sanitize::Sanitizing { restricted: true },
-                Sanitation::Formatting | Sanitation::Unformatted => Sanitize::Formatting,
-            }),
+            Kept::Sanitation(stands) => Change::Sanitize(mark(*stands)),
         }
     }
 
@@ -99,6 +94,16 @@ impl GroupHandle {
                 }
             }
         }
+    }
+}
+
+/// The mark of a unit that stands so.
+const fn mark(stands: Sanitation) -> Sanitize {
+    match stands {
+        Sanitation::None => Sanitize::None,
+        Sanitation::Failed { restricted } => Sanitize::Sanitizing { restricted },
+        Sanitation::Running => Sanitize::Sanitizing { restricted: true },
+        Sanitation::Formatting | Sanitation::Unformatted => Sanitize::Formatting,
     }
 }
 
@@ -135,23 +140,4 @@ fn modes(flags: u8) -> Option<Modes> {
         BITS.map(|bit| flags & bit != 0);
     let known = flags < 1 << BITS.len();
     known.then_some(Modes { write_protect, descriptor_sense, task_aborted, write_cache })
-}
-
-const fn mark(stands: Sanitation) -> u8 {
-    match stands {
-        Sanitation::None => 0,
-        Sanitation::Failed { restricted: false } => 1,
-        Sanitation::Failed { restricted: true } | Sanitation::Running => 2,
-        Sanitation::Formatting | Sanitation::Unformatted => 3,
-    }
-}
-
-const fn stands(mark: u8) -> Option<Sanitation> {
-    match mark {
-        0 => Some(Sanitation::None),
-        1 => Some(Sanitation::Failed { restricted: false }),
-        2 => Some(Sanitation::Failed { restricted: true }),
-        3 => Some(Sanitation::Unformatted),
-        _ => None,
-    }
 }

@@ -53,12 +53,8 @@ impl super::Config {
 impl Group {
     /// How its record is reached.
     pub fn place(&self) -> Place {
-        Place {
-            conf: self.conf.clone(),
-            user: self.user.clone(),
-            keyring: self.keyring.clone(),
-            ..Place::new(self.record.clone())
-        }
+        let Self { record, conf, user, keyring, .. } = self;
+        Place::configured(record.clone(), conf.as_deref(), user.as_deref(), keyring.as_deref())
     }
 }
 
@@ -82,12 +78,8 @@ pub struct Pending {
 impl Pending {
     /// How its record is reached.
     pub fn place(&self) -> Place {
-        Place {
-            conf: self.conf.clone(),
-            user: self.user.clone(),
-            keyring: self.keyring.clone(),
-            ..Place::new(self.record.clone())
-        }
+        let Self { record, conf, user, keyring, .. } = self;
+        Place::configured(record.clone(), conf.as_deref(), user.as_deref(), keyring.as_deref())
     }
 }
 

@@ -155,10 +155,7 @@ impl Seats {
 
     /// Establishes a unit attention for every nexus.
     pub fn attend_all(&mut self, attention: Attention) {
-        for sitting in self.seats.iter_mut().flatten() {
-            sitting.pending.establish(attention);
-        }
-        self.changes += 1;
+        self.attend_all_but(None, attention);
     }
 
     /// Establishes a unit attention for every nexus, but for this one if there is one.
