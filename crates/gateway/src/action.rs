@@ -6,7 +6,7 @@ use alloc::vec::Vec;
 use core::net::SocketAddr;
 use core::time::Duration;
 
-use crate::{Access, Contents, Epoch, Gate, GatewayId, Record};
+use crate::{Access, Contents, Epoch, Gate, GatewayId, Record, Volume};
 
 /// How long a blocklist entry lasts. The cluster's default of an hour is too short: a gateway that was stopped for
 /// longer, as a suspended virtual machine is, would write over what its successor has written.
@@ -80,7 +80,12 @@ pub enum Reply {
     /// It is done.
     Done,
     /// Of [`Action::NewClient`].
-    Client(ClientName),
+    Client {
+        /// How it is called.
+        name: ClientName,
+        /// The images that it has open: those of the record as it was then, in its order.
+        images: Vec<String>,
+    },
     /// Of [`Action::Look`]: the bytes of the record, and who holds the lock of each image.
     Seen {
         /// The record.
@@ -208,6 +213,9 @@ pub enum Input {
     Executed(Request, Box<Contents>, Vec<u8>),
     /// [`Action::Apply`] was done.
     Applied(Request),
+    /// These are the volumes that the group is to have. What it knows of those that it has already, by their images, it keeps.
+    /// Only an owner takes it up, when it may, and nobody repeats it for an owner that could not.
+    Volumes(Vec<Volume>),
 }
 
 /// What a gateway is to do, in this order. Operations with an [`OpId`] end with [`Input::Done`], and may take for ever.

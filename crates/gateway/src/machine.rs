@@ -2,6 +2,7 @@
 
 use alloc::boxed::Box;
 use alloc::collections::{BTreeMap, VecDeque};
+use alloc::string::String;
 use alloc::vec::Vec;
 use core::net::SocketAddr;
 use core::time::Duration;
@@ -85,7 +86,8 @@ enum Client {
     /// To be made at that time.
     None(Duration),
     Making,
-    Ready(OpId, ClientName),
+    /// With the images that it has open.
+    Ready(OpId, ClientName, Vec<String>),
 }
 
 /// One gateway and one group.
@@ -105,6 +107,8 @@ pub struct Gateway {
     /// What it knows of those who watch its images.
     pub(crate) watchers: Watchers,
     client: Client,
+    /// The record names other images than those that the client has open.
+    other_images: bool,
     operations: u64,
     actions: VecDeque<Action>,
 }
@@ -123,6 +127,7 @@ impl Gateway {
             contact: Contact::default(),
             watchers: Watchers::default(),
             client: Client::None(now),
+            other_images: false,
             operations: 0,
             actions: VecDeque::new(),
         };
@@ -190,7 +195,9 @@ impl Gateway {
             Input::Report(id) => self.report(id),
             Input::Executed(request, contents, answer) => self.executed(request, *contents, answer),
             Input::Applied(request) => self.applied(request),
+            Input::Volumes(volumes) => self.wants_volumes(volumes),
         }
+        self.look_at_images();
         if matches!(self.client, Client::None(at) if self.now >= at) {
             self.make_client();
         }
@@ -300,11 +307,13 @@ impl Gateway {
     }
 
     fn client_made(&mut self, op: OpId, result: Result) {
-        let Ok(Reply::Client(name)) = result else {
+        let Ok(Reply::Client { name, images }) = result else {
             self.client = Client::None(self.now + CLIENT_AGAIN);
             return;
         };
-        self.client = Client::Ready(op, name);
+        self.client = Client::Ready(op, name, images);
+        // It has opened what the record names now, which is not what is known here of it if that is older.
+        self.other_images = false;
         self.become_standby();
         self.read_record();
     }
@@ -324,6 +333,10 @@ impl Gateway {
     fn standby_gate(&self) -> Gate {
         let epoch = self.gate.epoch();
         let record = self.record.as_deref().filter(|record| record.epoch == epoch);
+        // It is about to serve: hosts need not look for another path.
+        if record.is_some_and(|record| record.heir == Some(self.config.me)) {
+            return Gate::blocked(epoch);
+        }
         let owner = record.and_then(|record| record.owner.as_ref());
         let reached = owner.filter(|owner| owner.gateway != self.config.me);
         match reached.and_then(|owner| owner.portal) {
@@ -364,6 +377,7 @@ impl Gateway {
         let (first, next) = (known.is_none(), known.is_none_or(|known| known.epoch < epoch));
         let reserved = known.is_none_or(|known| known.contents.reserved_as(&record.contents));
         let modes = known.is_none_or(|known| !known.contents.has_modes_of(&record.contents));
+        self.other_images = !self.has_images_of(&record);
         self.record = Some(record.clone());
         if next {
             // The same, if it is tried no more.
@@ -401,13 +415,26 @@ impl Gateway {
     /// The client, if there is one.
     pub(crate) const fn client(&self) -> Option<&ClientName> {
         match &self.client {
-            Client::Ready(_, name) => Some(name),
+            Client::Ready(_, name, _) => Some(name),
             Client::None(_) | Client::Making => None,
         }
     }
 
+    /// Whether the client has the images open that this record names, and no others.
+    pub(crate) fn has_images_of(&self, record: &Record) -> bool {
+        let Client::Ready(_, _, images) = &self.client else { return false };
+        record.contents.volumes.iter().map(|volume| &volume.image).eq(images)
+    }
+
+    /// A standby makes another client when the group has got other images.
+    fn look_at_images(&mut self) {
+        if self.other_images && matches!(self.role, Role::Standby(_)) {
+            self.renew_client(true);
+        }
+    }
+
     fn is_client(&self, op: OpId) -> bool {
-        matches!(self.client, Client::Ready(ready, _) if ready == op)
+        matches!(self.client, Client::Ready(ready, ..) if ready == op)
     }
 
     pub(crate) fn operation(&mut self, purpose: Purpose) -> OpId {

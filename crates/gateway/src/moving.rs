@@ -1,10 +1,14 @@
 //! A planned move, seen from the owner that gives the group away: the steps as types, as in a takeover.
+//!
+//! A group gets other volumes by a move of its owner to itself: nobody has a lock when the record changes, and everybody opens
+//! what it names before the next epoch.
 
 use alloc::boxed::Box;
+use alloc::vec::Vec;
 use core::time::Duration;
 
 use crate::machine::{ANNOUNCE_LIMIT, Gateway, Purpose, Role};
-use crate::{Action, Epoch, Gate, GatewayId, Message, Order, Record, Refusal, Reply, Result};
+use crate::{Action, Epoch, Gate, GatewayId, Message, Order, Record, Refusal, Reply, Result, Volume};
 
 /// For how long commands are refused while those under way end, at the most. Half of the two seconds that a move may take.
 const DRAIN_LIMIT: Duration = Duration::from_secs(1);
@@ -23,12 +27,16 @@ pub(crate) struct Watchers {
     heard: Duration,
     /// Where the group is to go then.
     to: Option<GatewayId>,
+    /// Or what volumes it is to have.
+    volumes: Option<Vec<Volume>>,
 }
 
 /// A move under way.
 #[derive(Debug)]
 pub(crate) struct Moving {
     pub to: GatewayId,
+    /// Which volumes the group is to have from then on; `None`: those that it has.
+    volumes: Option<Vec<Volume>>,
     pub limit: Duration,
     pub step: Step,
 }
@@ -58,8 +66,11 @@ struct Released(());
 
 impl Released {
     /// The record without an owner.
-    fn vacate(self, record: &Record, heir: GatewayId) -> Box<Record> {
+    fn vacate(self, record: &Record, heir: GatewayId, volumes: Option<&[Volume]>) -> Box<Record> {
         let mut record = record.clone();
+        if let Some(volumes) = volumes {
+            record.contents = record.contents.with(volumes);
+        }
         record.epoch = record.epoch.next();
         record.revision += 1;
         (record.owner, record.heir) = (None, Some(heir));
@@ -70,7 +81,7 @@ impl Released {
 impl Gateway {
     /// This gateway has just got the locks, and tells so.
     pub(crate) fn announce_owner(&mut self, epoch: Epoch) {
-        self.watchers = Watchers { heard: self.now + HEARD, to: None };
+        self.watchers = Watchers { heard: self.now + HEARD, ..Watchers::default() };
         let op = self.operation(Purpose::AnnounceOwner);
         self.act(Action::Notify(op, Message::Changed(epoch).encode(), ANNOUNCE_LIMIT));
     }
@@ -85,19 +96,32 @@ impl Gateway {
     /// A move that had to wait begins.
     pub(crate) fn move_is_due(&mut self) {
         if !matches!(self.role, Role::Owner(_)) {
-            self.watchers.to = None;
+            (self.watchers.to, self.watchers.volumes) = (None, None);
         }
-        if matches!(self.role, Role::Owner(None))
-            && self.now >= self.watchers.heard
-            && let Some(to) = self.watchers.to.take()
-        {
-            self.begin_move(to);
+        if !matches!(self.role, Role::Owner(None)) || self.now < self.watchers.heard {
+            return;
+        }
+        if let Some(to) = self.watchers.to.take() {
+            return self.begin_move(to);
+        }
+        if let Some(volumes) = self.watchers.volumes.take() {
+            self.drain(self.config.me, Some(volumes));
         }
     }
 
     /// When that may be.
     pub(crate) fn next_move(&self) -> Option<Duration> {
-        self.watchers.to.map(|_| self.watchers.heard).filter(|due| *due > self.now)
+        let waits = self.watchers.to.is_some() || self.watchers.volumes.is_some();
+        waits.then_some(self.watchers.heard).filter(|due| *due > self.now)
+    }
+
+    /// The group is to have these volumes.
+    pub(crate) fn wants_volumes(&mut self, volumes: Vec<Volume>) {
+        let Role::Owner(_) = self.role else { return };
+        let Some(record) = self.record.as_deref() else { return };
+        let next = record.contents.with(&volumes);
+        let changes = next != record.contents && next.check().is_ok();
+        self.watchers.volumes = changes.then_some(volumes);
     }
 
     /// The owner begins to give the group away.
@@ -117,11 +141,16 @@ impl Gateway {
             self.watchers.to = Some(to);
             return;
         }
+        self.drain(to, None);
+    }
+
+    /// Commands under way end, and no other begins.
+    fn drain(&mut self, to: GatewayId, volumes: Option<Vec<Volume>>) {
         self.set_gate(Gate::blocked(self.gate.epoch()));
         let op = self.operation(Purpose::Move);
         self.act(Action::Drain(op));
         let limit = self.now + DRAIN_LIMIT;
-        self.role = Role::Moving(Moving { to, limit, step: Step::Draining });
+        self.role = Role::Moving(Moving { to, volumes, limit, step: Step::Draining });
     }
 
     /// A step of the move has ended.
@@ -129,7 +158,7 @@ impl Gateway {
         let Role::Moving(moving) = core::mem::replace(&mut self.role, Role::Owner(None)) else {
             return;
         };
-        let Moving { to, limit, step } = moving;
+        let Moving { to, volumes, limit, step } = moving;
         let (step, limit) = match (step, result) {
             (Step::Draining, Ok(_)) => {
                 let op = self.operation(Purpose::Move);
@@ -143,7 +172,7 @@ impl Gateway {
             }
             (Step::Releasing(Flushed(())), Ok(_)) => {
                 let Some(present) = self.record.as_deref() else { return self.fence() };
-                let record = Released(()).vacate(present, to);
+                let record = Released(()).vacate(present, to, volumes.as_deref());
                 let expect = (present.epoch, present.revision);
                 let op = self.operation(Purpose::Move);
                 self.act(Action::Swap { op, expect, record: record.clone() });
@@ -156,12 +185,12 @@ impl Gateway {
             }
             (_, Err(_)) => return self.fence(),
         };
-        self.role = Role::Moving(Moving { to, limit, step });
+        self.role = Role::Moving(Moving { to, volumes, limit, step });
     }
 
     /// The move's time is over.
     pub(crate) fn move_is_late(&mut self) {
-        let Role::Moving(Moving { to, limit, step }) = &self.role else { return };
+        let Role::Moving(Moving { to, limit, step, .. }) = &self.role else { return };
         if self.now < *limit {
             return;
         }
@@ -176,7 +205,10 @@ impl Gateway {
         self.forget(|purpose| matches!(purpose, Purpose::Move));
         self.role = Role::Owner(None);
         self.set_gate(Gate::open(self.gate.epoch()));
-        self.act(Action::Refuse(Order::MoveTo(to), Refusal::NotDrained));
+        // Nobody has ordered other volumes: whoever wants them says so again.
+        if to != self.config.me {
+            self.act(Action::Refuse(Order::MoveTo(to), Refusal::NotDrained));
+        }
     }
 
     /// The group has left.

@@ -251,7 +251,15 @@ fn is_portal(portal: &SocketAddr) -> bool {
 }
 
 impl Contents {
-    fn check(&self) -> Result<(), Invalid> {
+    /// With these volumes and no others. Those that are there already stay what they are, in their order.
+    pub(crate) fn with(&self, volumes: &[Volume]) -> Self {
+        let has = |all: &[Volume], image: &str| all.iter().any(|volume| volume.image == image);
+        let stay = self.volumes.iter().filter(|it| has(volumes, &it.image));
+        let come = volumes.iter().filter(|it| !has(&self.volumes, &it.image));
+        Self { volumes: stay.chain(come).cloned().collect() }
+    }
+
+    pub(crate) fn check(&self) -> Result<(), Invalid> {
         if self.volumes.len() > MAX_VOLUMES {
             return Err(Invalid("too many volumes"));
         }

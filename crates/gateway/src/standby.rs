@@ -234,6 +234,10 @@ impl Gateway {
             self.become_standby();
             return self.adopt(Box::new(record));
         }
+        // Locks that it cannot see are no free ones.
+        if !self.has_images_of(&record) {
+            return self.give_up();
+        }
         let others = strangers(&record, locks);
         let (known, revision, looks) = &mut takeover.strangers;
         if (&*known, *revision) == (&others, record.revision) {
@@ -288,7 +292,7 @@ impl Gateway {
 
     /// Stands for the next owner, with the record as it is behind the fence.
     fn stand(&mut self, fresh: Fresh, bytes: &[u8]) -> Option<Step> {
-        let record = Record::decode(bytes).ok()?;
+        let record = Record::decode(bytes).ok().filter(|record| self.has_images_of(record))?;
         let (client, Config { me, portal, .. }) = (self.client()?.clone(), self.config);
         let me = Owner { gateway: me, client, portal };
         let candidate = fresh.candidate(Box::new(record), me).ok()?;

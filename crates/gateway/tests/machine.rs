@@ -25,6 +25,22 @@ fn record(epoch: u64, owner: Option<u16>) -> Record {
     record
 }
 
+/// A client that has the images of [`record`] open, which are none.
+fn made(number: u16) -> Reply {
+    Reply::Client { name: client(number), images: Vec::new() }
+}
+
+fn volume(image: &str) -> Volume {
+    Volume {
+        image: image.into(),
+        naa: [6; 16],
+        serial: String::new(),
+        reserved: Reserved::default(),
+        modes: Vec::new(),
+        sanitize: Sanitize::None,
+    }
+}
+
 fn portal(number: u8) -> SocketAddr {
     ([192, 0, 2, number], 3260).into()
 }
@@ -56,7 +72,8 @@ impl Bench {
         let mut bench = Self { gateway, now: SECOND, ping: None, announced: None };
         let actions = bench.actions();
         let [Action::NewClient(op)] = actions[..] else { panic!("{actions:?}") };
-        let actions = bench.done(op, Ok(Reply::Client(client(1))));
+        let images = record.contents.volumes.iter().map(|volume| volume.image.clone()).collect();
+        let actions = bench.done(op, Ok(Reply::Client { name: client(1), images }));
         let op = actions.iter().find_map(|action| match action {
             Action::ReadRecord(op) => Some(*op),
             _ => None,
@@ -242,7 +259,7 @@ fn whatever_fails_leaves_a_standby_with_a_new_client() {
             ));
             assert!(!bench.gateway.gate().is_open());
             let Action::NewClient(op) = actions[1] else { unreachable!() };
-            bench.done(op, Ok(Reply::Client(client(8))));
+            bench.done(op, Ok(made(8)));
             assert_eq!(bench.gateway.condition(), Condition::Standby);
         }
     }
@@ -608,15 +625,7 @@ fn a_report_reads_the_record() {
 fn a_standby_reports_the_mode_pages_of_each_record_once() {
     let kept = |revision: u64, modes: &[u8]| {
         let mut record = Record { revision, ..record(4, Some(2)) };
-        let reserved = Reserved::default();
-        record.contents.volumes = vec![Volume {
-            image: "rbd/image".into(),
-            naa: [6; 16],
-            serial: String::new(),
-            reserved,
-            modes: modes.to_vec(),
-            sanitize: Sanitize::None,
-        }];
+        record.contents.volumes = vec![Volume { modes: modes.to_vec(), ..volume("rbd/image") }];
         record
     };
     let mut bench = Bench::standby(&kept(7, &[1]));
@@ -660,7 +669,7 @@ fn an_heir_whose_own_takeover_came_too_late_takes_the_group_at_once() {
         panic!("{actions:?}")
     };
     // It knows the record already.
-    let actions = bench.done(op, Ok(Reply::Client(client(1))));
+    let actions = bench.done(op, Ok(made(1)));
     assert!(actions.iter().any(|action| matches!(action, Action::Look(_))), "{actions:?}");
 }
 
@@ -721,4 +730,135 @@ fn a_gateway_that_finds_itself_in_the_record_passes_nothing_on_and_an_owner_tell
     let bench = Bench::owner();
     let owner = bench.gateway.record().and_then(|record| record.owner.clone()).unwrap();
     assert_eq!(owner.portal, Some(portal(1)));
+}
+
+/// The operation of the first action that is one of these.
+fn op_of(actions: &[Action], which: impl Fn(&Action) -> Option<OpId>) -> OpId {
+    actions.iter().find_map(which).unwrap_or_else(|| panic!("{actions:?}"))
+}
+
+#[test]
+fn a_group_gets_other_volumes_by_a_move_of_its_owner_to_itself() {
+    let mut bench = Bench::owner();
+    let actions = bench.input(Input::Volumes(vec![volume("rbd/a"), volume("rbd/b")]));
+    let [Action::Gate(gate), Action::Drain(op)] = actions[..] else { panic!("{actions:?}") };
+    assert_eq!(gate.admits(gate.connected().stamp()), Admission::Busy);
+    let actions = bench.done(op, Ok(Reply::Done));
+    let [Action::Flush(op)] = actions[..] else { panic!("{actions:?}") };
+    let actions = bench.done(op, Ok(Reply::Done));
+    let [Action::Release(op)] = actions[..] else { panic!("{actions:?}") };
+    let actions = bench.done(op, Ok(Reply::Done));
+    let [Action::Swap { op, ref record, .. }] = actions[..] else { panic!("{actions:?}") };
+    assert_eq!((record.epoch, &record.owner, record.heir), (Epoch(6), &None, Some(GatewayId(1))));
+    assert_eq!(record.contents.volumes, [volume("rbd/a"), volume("rbd/b")]);
+    let next = record.clone();
+    let actions = bench.done(op, Ok(Reply::Done));
+    let new = op_of(&actions, |action| match action {
+        Action::NewClient(op) => Some(*op),
+        _ => None,
+    });
+    assert!(actions.contains(&Action::DropClient { release: true }), "{actions:?}");
+    assert!(!actions.contains(&Action::AbortConnections), "hosts wait, and keep their sessions");
+    let gate = bench.gateway.gate();
+    assert_eq!(gate.admits(gate.connected().stamp()), Admission::Busy, "and are told so");
+    let images = vec!["rbd/a".to_owned(), "rbd/b".to_owned()];
+    bench.done(new, Ok(Reply::Client { name: client(8), images }));
+    assert_eq!(bench.gateway.condition(), Condition::TakingOver);
+    assert_eq!(bench.gateway.record(), Some(&*next));
+}
+
+#[test]
+fn volumes_that_a_group_has_stay_what_they_are_and_nothing_happens_for_them() {
+    let mut before = record(4, None);
+    before.contents.volumes = vec![Volume { modes: vec![9], ..volume("rbd/a") }];
+    let mut bench = Bench::standby(&before);
+    assert_eq!(bench.input(Input::Volumes(Vec::new())), [], "a standby changes nothing");
+    bench.takes_over(&before);
+    bench.all_watchers_answer();
+    assert_eq!(bench.input(Input::Volumes(vec![volume("rbd/a")])), []);
+    let many = (0..=lunet_gateway::MAX_VOLUMES).map(|at| volume(&format!("rbd/{at}"))).collect();
+    assert_eq!(bench.input(Input::Volumes(many)), [], "a record cannot have so many");
+    let mut actions = bench.input(Input::Volumes(vec![volume("rbd/b"), volume("rbd/a")]));
+    for _ in 0..3 {
+        let op = op_of(&actions, |action| match action {
+            Action::Drain(op) | Action::Flush(op) | Action::Release(op) => Some(*op),
+            _ => None,
+        });
+        actions = bench.done(op, Ok(Reply::Done));
+    }
+    let [Action::Swap { ref record, .. }] = actions[..] else { panic!("{actions:?}") };
+    let kept = Volume { modes: vec![9], ..volume("rbd/a") };
+    assert_eq!(record.contents.volumes, [kept, volume("rbd/b")]);
+}
+
+#[test]
+fn an_owner_whose_commands_do_not_end_keeps_its_volumes() {
+    let mut bench = Bench::owner();
+    bench.input(Input::Volumes(vec![volume("rbd/a")]));
+    bench.now += SECOND;
+    let actions = bench.input(Input::Tick);
+    assert!(bench.gateway.gate().is_open());
+    assert!(!actions.iter().any(|action| matches!(action, Action::Refuse(..))), "{actions:?}");
+    // It is asked for again.
+    let again = bench.input(Input::Volumes(vec![volume("rbd/a")]));
+    assert!(again.iter().any(|action| matches!(action, Action::Drain(_))), "{again:?}");
+}
+
+#[test]
+fn a_standby_opens_the_images_that_the_record_names_now() {
+    let mut bench = Bench::standby(&record(4, Some(0)));
+    let mut next = record(5, None);
+    next.contents.volumes = vec![volume("rbd/a")];
+    let changed = Message::Changed(Epoch(5)).encode();
+    let actions = bench.input(Input::Notified(NotifyId(1), changed));
+    let read = op_of(&actions, |action| match action {
+        Action::ReadRecord(op) => Some(*op),
+        _ => None,
+    });
+    let actions = bench.done(read, Ok(Reply::Record(bytes(&next))));
+    let new = op_of(&actions, |action| match action {
+        Action::NewClient(op) => Some(*op),
+        _ => None,
+    });
+    // The record has changed once more meanwhile: what is known here is older than what the client has open.
+    let images = vec!["rbd/a".to_owned(), "rbd/b".to_owned()];
+    let actions = bench.done(new, Ok(Reply::Client { name: client(8), images }));
+    assert!(!actions.iter().any(|action| matches!(action, Action::NewClient(_))), "{actions:?}");
+}
+
+#[test]
+fn a_takeover_looks_at_all_images_of_the_record() {
+    let before = record(4, Some(0));
+    let mut other = before.clone();
+    other.contents.volumes = vec![volume("rbd/a")];
+    let gives_up = |actions: &[Action]| {
+        matches!(actions, [Action::DropClient { release: true }, Action::NewClient(_)])
+    };
+    // When it looks, and behind the fence.
+    let mut bench = Bench::standby(&before);
+    let actions = bench.input(Input::Order(Order::TakeOver));
+    let [Action::Look(op)] = actions[..] else { panic!("{actions:?}") };
+    let seen = Reply::Seen { record: bytes(&other), locks: vec![client(0)] };
+    assert!(gives_up(&bench.done(op, Ok(seen))));
+
+    let mut bench = Bench::standby(&before);
+    let mut actions = bench.input(Input::Order(Order::TakeOver));
+    loop {
+        let read = actions.iter().find_map(|action| match action {
+            Action::ReadRecord(op) => Some(*op),
+            _ => None,
+        });
+        if let Some(op) = read {
+            assert!(gives_up(&bench.done(op, Ok(Reply::Record(bytes(&other))))));
+            break;
+        }
+        let (op, reply) = match &actions[0] {
+            Action::Look(op) => (*op, Reply::Seen { record: bytes(&before), locks: Vec::new() }),
+            Action::Blocklist(op, ..) => (*op, Reply::Listed(TEN_YEARS)),
+            Action::WaitForMap(op) | Action::BreakLock(op, _) => (*op, Reply::Done),
+            Action::Acquire(op) | Action::Refresh(op) => (*op, Reply::Done),
+            other => panic!("{other:?}"),
+        };
+        actions = bench.done(op, Ok(reply));
+    }
 }

@@ -30,6 +30,8 @@ pub enum Fault {
     Leap,
     /// The owner's client is blocklisted for an hour, by other hands than a gateway's.
     Shunt,
+    /// A volume is taken out of the group, and put into it again later.
+    Volumes,
     /// An administrator has the group move.
     Move,
     /// An administrator has a gateway take the group.
@@ -49,6 +51,7 @@ impl World {
             (Fault::Hold, plan.holds),
             (Fault::Leap, plan.leaps),
             (Fault::Shunt, plan.shunts),
+            (Fault::Volumes, plan.volumes),
             (Fault::Move, plan.moves),
             (Fault::TakeOver, plan.takeovers),
         ];
@@ -105,6 +108,13 @@ impl World {
             Fault::Hold => self.hold(),
             Fault::Leap => self.cluster.leap += LEAP,
             Fault::Shunt => self.shunt(),
+            Fault::Volumes => {
+                self.taken_out += 1;
+                self.configured();
+                let until = self.now + self.lasting();
+                self.heals_at(until);
+                self.at(until, Event::Back);
+            }
             Fault::Move => {
                 let to = GatewayId(self.chance.below(self.nodes.len() as u64) as u16);
                 let any = self.chance.below(self.nodes.len() as u64) as usize;
@@ -133,6 +143,14 @@ impl World {
         let until = self.now + self.lasting();
         self.heals_at(until);
         self.at(until, Event::Unlist(client));
+    }
+
+    /// The gateways hear of another configuration, each in its own time.
+    pub fn configured(&mut self) {
+        for gateway in 0..self.nodes.len() {
+            let at = self.now + self.chance.below(SEC);
+            self.to_node(gateway, at, Event::Configured);
+        }
     }
 
     fn order(&mut self, gateway: usize, order: Order) {

@@ -5,9 +5,9 @@ use std::rc::Rc;
 use std::time::Duration;
 
 use lunet_gateway::{
-    Action, Admission, Answer, ClientName, Config, Contents, Epoch, Failure, Gate, Gateway,
+    Action, Admission, Answer, Change, ClientName, Config, Contents, Epoch, Failure, Gate, Gateway,
     GatewayId, Input, Link, Notice, NotifyId, OpId, Record, Refusal, Reply, Request, Reserved,
-    Stamp, Turn, Way,
+    Stamp, Turn, Volume, Way,
 };
 use lunet_reservations::{Kind as Reservation, Register, Registrant, Reservations};
 
@@ -41,6 +41,8 @@ pub struct Node {
     machine: Gateway,
     tick: Time,
     client: Option<ClientIx>,
+    /// The images that its client has open.
+    images: Vec<usize>,
     chains: BTreeMap<OpId, Chain>,
     /// Those of hosts, and those of other gateways for hosts.
     pub connections: BTreeMap<u64, Connection>,
@@ -145,6 +147,7 @@ impl Node {
             machine: Gateway::new(config, Duration::from_micros(now)),
             tick: 0,
             client: None,
+            images: Vec::new(),
             chains: BTreeMap::new(),
             connections: BTreeMap::new(),
             commands: BTreeMap::new(),
@@ -180,6 +183,22 @@ impl Node {
     pub fn machine(&self) -> &Gateway {
         &self.machine
     }
+}
+
+/// How an image is called.
+pub fn name_of(image: usize) -> String {
+    format!("rbd/image{image}")
+}
+
+/// The number of an image.
+fn image_of(volume: &Volume) -> usize {
+    volume.image.bytes().next_back().map_or(0, |digit| usize::from(digit - b'0'))
+}
+
+/// The volume that has reservations.
+fn reserved_of(contents: &Contents) -> &Volume {
+    let has = |volume: &&Volume| image_of(volume) == VOLUMES - 1;
+    contents.volumes.iter().find(has).expect("it stays in the group")
 }
 
 fn registrant(host: u8) -> Registrant {
@@ -254,6 +273,15 @@ impl World {
     pub fn tick(&mut self, gateway: usize) {
         self.nodes[gateway].tick = 0;
         self.feed(gateway, Input::Tick);
+        self.wants_volumes(gateway);
+    }
+
+    /// The configuration says which volumes the group is to have: an owner hears of it again and again.
+    pub fn wants_volumes(&mut self, gateway: usize) {
+        if self.plan.volumes > 0 && self.nodes[gateway].gate().is_open() {
+            let volumes = self.wanted();
+            self.feed(gateway, Input::Volumes(volumes));
+        }
     }
 
     fn perform(&mut self, gateway: usize, action: Action) {
@@ -373,18 +401,21 @@ impl World {
         let node = &self.nodes[gateway];
         let (Some(client), Some(chain)) = (node.client, node.chains.get(&op)) else { return };
         let (token, part) = (Token::Machine(op), chain.part);
+        let image = |part: usize| node.images[part];
         let kind = match chain.what {
             Whole::Connect(_) if part == 0 => return self.ask(client, token, Ask::Connect),
+            Whole::Connect(_) if part == 1 => Kind::ReadRecord,
             Whole::Connect(_) => Kind::Watch,
             Whole::Look if part == 0 => Kind::ReadRecord,
-            Whole::Look => Kind::GetLock(part - 1),
-            Whole::Break(owner) => Kind::Break(part, owner),
-            Whole::Lock => Kind::Lock(part),
+            Whole::Look => Kind::GetLock(image(part - 1)),
+            Whole::Break(owner) => Kind::Break(image(part), owner),
+            Whole::Lock => Kind::Lock(image(part)),
             Whole::Unlock => {
-                self.cluster.clients[client].locked[part] = false;
-                Kind::Unlock(part)
+                let image = image(part);
+                self.cluster.clients[client].locked[image] = false;
+                Kind::Unlock(image)
             }
-            Whole::Touch => Kind::Touch(part),
+            Whole::Touch => Kind::Touch(image(part)),
             Whole::One => return,
         };
         self.submit(client, token, kind);
@@ -396,9 +427,9 @@ impl World {
         let (Some(client), Some(chain)) = (node.client, node.chains.get_mut(&op)) else { return };
         let parts = match chain.what {
             Whole::One => 1,
-            Whole::Connect(_) => 2,
-            Whole::Look => 1 + VOLUMES,
-            _ => VOLUMES,
+            Whole::Connect(_) => 3,
+            Whole::Look => 1 + node.images.len(),
+            _ => node.images.len(),
         };
         let mut result = Ok(Reply::Done);
         match given {
@@ -411,9 +442,13 @@ impl World {
             Ok(Given::Reply(Reply::Record(bytes))) if matches!(chain.what, Whole::Look) => {
                 chain.record = bytes;
             }
+            Ok(Given::Reply(Reply::Record(bytes))) if matches!(chain.what, Whole::Connect(_)) => {
+                let record = Record::decode(&bytes).expect("the record is whole");
+                node.images = record.contents.volumes.iter().map(image_of).collect();
+            }
             Ok(Given::Reply(reply)) => {
                 if matches!(chain.what, Whole::Lock) {
-                    self.cluster.clients[client].locked[chain.part] = true;
+                    self.cluster.clients[client].locked[node.images[chain.part]] = true;
                 }
                 result = Ok(reply);
             }
@@ -427,7 +462,10 @@ impl World {
         let chain = node.chains.remove(&op).expect("it was there");
         let result = result.map(|reply| match chain.what {
             Whole::Look => Reply::Seen { record: chain.record, locks: chain.locks },
-            Whole::Connect(client) => Reply::Client(Cluster::name(client)),
+            Whole::Connect(client) => {
+                let images = node.images.iter().map(|image| name_of(*image)).collect();
+                Reply::Client { name: Cluster::name(client), images }
+            }
             _ => reply,
         });
         self.feed(gateway, Input::Done(op, result));
@@ -468,8 +506,7 @@ impl World {
         let node = &mut self.nodes[gateway];
         node.contents = record.contents.clone();
         node.reservations = Reservations::new(true);
-        let reserved = &record.contents.volumes[VOLUMES - 1].reserved;
-        let saved = reserved.saved(&[FAMILY]).expect("hosts of this world");
+        let saved = reserved_of(&record.contents).reserved.saved(&[FAMILY]).expect("hosts of this world");
         if node.reservations.restore(saved).is_err() {
             self.wrong("the record's reservations cannot be loaded".into());
         }
@@ -487,7 +524,8 @@ impl World {
             let generation = reservations.generation();
             let reserved =
                 Reserved::of(&saved, generation, &[FAMILY]).expect("hosts of this world");
-            contents.volumes[VOLUMES - 1].reserved = reserved;
+            let naa = reserved_of(&contents).naa;
+            contents.change(naa, Change::Reserved(reserved));
         }
         node.prepared = Some(reservations);
         let input = Input::Executed(request, Box::new(contents), vec![u8::from(good)]);
@@ -510,7 +548,7 @@ impl World {
             Answer::Body(_) => Told::Conflict,
             Answer::Busy => Told::Busy,
             Answer::Record(record) => {
-                Told::Status(state_of(&record.contents.volumes[VOLUMES - 1].reserved))
+                Told::Status(state_of(&reserved_of(&record.contents).reserved))
             }
             Answer::Unknown => return self.abort(gateway, connection),
         };
@@ -641,6 +679,10 @@ impl World {
             Admission::Standby => return self.end(gateway, id, Told::Standby),
         }
         let place = command.wanted.place();
+        // The volume is not in the group now: the host asks until it is again.
+        if !node.contents.volumes.iter().any(|it| image_of(it) == usize::from(place.volume)) {
+            return self.end(gateway, id, Told::Busy);
+        }
         if node.changing && place.reserved() {
             node.held.push(id);
             return;

@@ -36,6 +36,8 @@ pub struct Plan {
     pub leaps: u8,
     /// An administrator, or a tool, blocklists the owner for an hour.
     pub shunts: u8,
+    /// Times that a volume is taken out of the group, and put into it again.
+    pub volumes: u8,
     /// Standbys pass commands on to the owner.
     pub relays: bool,
     /// A gateway is killed, stopped or cut off at that step of its work for the group: one after the other.
@@ -62,6 +64,7 @@ impl Plan {
         let mut apart = Chance::new(spread ^ chance.clone().below(u64::MAX));
         let shunts = u8::from(!calm && apart.once_in(4));
         let relays = !apart.once_in(4);
+        let volumes = if apart.once_in(3) { 1 + apart.below(3) as u8 } else { 0 };
         Self {
             gateways: 2 + chance.below(3) as u8,
             hosts: 1 + chance.below(3) as u8,
@@ -77,6 +80,7 @@ impl Plan {
             holds,
             leaps,
             shunts,
+            volumes,
             relays,
             steps: (0..steps).map(|_| 1 + chance.below(60) as u32).collect(),
             spread,

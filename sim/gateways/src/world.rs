@@ -12,7 +12,7 @@ use crate::blocks::{Block, Value};
 use crate::cluster::{Ask, ClientIx, Cluster, Given, Op, Token};
 use crate::faults::Fault;
 use crate::host::{Host, Said, Told};
-use crate::node::Node;
+use crate::node::{Node, name_of};
 use crate::plan::Plan;
 use crate::relay::Carried;
 use crate::reserve::States;
@@ -56,6 +56,8 @@ pub enum Event {
     Executed(Box<Input>),
     Drained(OpId),
     Ordered(Order),
+    Configured,
+    Back,
 }
 
 #[derive(Debug)]
@@ -139,6 +141,8 @@ pub struct World {
     pub wanted_takeovers: u32,
     pub owner_killed: Option<Time>,
     pub next_step: Option<u32>,
+    /// How often the first volume was taken out of the group and is not back yet.
+    pub taken_out: u32,
     pub steps_done: usize,
     pub operations: u64,
     blocked: Option<Time>,
@@ -150,18 +154,21 @@ pub struct World {
     telling: bool,
 }
 
-fn first_record(gateways: usize) -> Vec<u8> {
-    let port = |number: usize| {
-        let number = number as u16;
-        Port { gateway: GatewayId(number), group: number + 1, relative: number + 1 }
-    };
-    let volume = |number: usize| Volume {
-        image: format!("rbd/image{number}"),
+fn volume(number: usize) -> Volume {
+    Volume {
+        image: name_of(number),
         naa: [number as u8; 16],
         serial: format!("serial{number}"),
         reserved: Reserved::default(),
         modes: vec![8, 10, 4],
         sanitize: Sanitize::None,
+    }
+}
+
+fn first_record(gateways: usize) -> Vec<u8> {
+    let port = |number: usize| {
+        let number = number as u16;
+        Port { gateway: GatewayId(number), group: number + 1, relative: number + 1 }
     };
     let volumes = (0..VOLUMES).map(volume).collect();
     let contents = Contents { volumes };
@@ -197,6 +204,7 @@ pub fn run(seed: u64, plan: Option<Plan>, telling: bool, strict: bool) -> Report
         wanted_takeovers: 0,
         owner_killed: None,
         next_step: None,
+        taken_out: 0,
         steps_done: 0,
         operations: 0,
         blocked: None,
@@ -226,6 +234,12 @@ impl World {
     pub fn to_node(&mut self, gateway: usize, at: Time, event: Event) {
         let incarnation = self.nodes[gateway].incarnation;
         self.at(at, Event::Node(gateway, incarnation, Box::new(event)));
+    }
+
+    /// The volumes that the group is to have: all, or all but the first.
+    pub fn wanted(&self) -> Vec<Volume> {
+        let first = usize::from(self.taken_out > 0);
+        (first..VOLUMES).map(volume).collect()
     }
 
     /// A number that nothing else has.
@@ -317,6 +331,10 @@ impl World {
             Event::Start(gateway) => self.start(gateway),
             Event::Reachable(gateway) => self.reachable(gateway),
             Event::Unlist(client) => self.unlist(client),
+            Event::Back => {
+                self.taken_out -= 1;
+                self.configured();
+            }
             Event::HostTimer(host, timer) => self.host_timer(host, timer),
             Event::Told(host, gateway, id, told) => self.told(host, gateway, id, told),
             Event::Said(host, gateway, id, said) => self.said(host, gateway, id, said),
@@ -374,6 +392,7 @@ impl World {
                 self.feed(gateway, Input::Done(op, Ok(lunet_gateway::Reply::Done)));
             }
             Event::Ordered(order) => self.feed(gateway, Input::Order(order)),
+            Event::Configured => self.wants_volumes(gateway),
             _ => {}
         }
     }
