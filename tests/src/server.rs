@@ -300,7 +300,9 @@ impl Server {
     /// SIGTERM; demands exit status 0 within [`GRACE`]. Gives back the directory, so that the data can be looked at.
     pub fn stop(mut self) -> Result<Option<TempDir>> {
         let status = self.process.terminate(GRACE)?;
-        ensure!(status.success(), "after SIGTERM: {status}\n{}", self.process.stderr.text());
+        let said = self.process.stderr.text();
+        ensure!(status.success(), "after SIGTERM: {status}\n{said}");
+        ensure!(!said.contains("not closed: "), "somebody holds on to volumes:\n{said}");
         Ok(self.directory.take())
     }
 

@@ -31,6 +31,9 @@ use crate::second::{self, Second};
 use crate::serve::{self, Made};
 use crate::{exposure, form, holder, identity, ready, trouble};
 
+/// How long whatever looks at a volume has to end at the end of the server.
+const LOOKS_END: Duration = Duration::from_secs(1);
+
 /// What is to be served, opened: nobody is listened to yet.
 pub struct Opened {
     options: Options,
@@ -163,6 +166,39 @@ fn announce(manager: &Manager) -> Announcer {
     announcer
 }
 
+/// Volumes that were open, to see whether they are closed: somebody who holds on to one keeps its lock from the next server.
+struct Volumes(Vec<(String, Box<dyn Fn() -> bool>)>);
+
+impl Volumes {
+    fn of(manager: &Manager) -> Self {
+        let now = manager.now();
+        let all = now.open.iter().map(|(name, open)| -> (String, Box<dyn Fn() -> bool>) {
+            let volume = Arc::downgrade(&open.volume);
+            (name.clone(), Box::new(move || volume.strong_count() > 0))
+        });
+        Self(all.collect())
+    }
+
+    /// Tells of those that are open still, behind the end of all that should have had them. What looks at them now has a moment to
+    /// end.
+    fn are_closed(&self) {
+        let begun = time::now();
+        let mut left: Vec<_> = self.0.iter().collect();
+        while time::since(begun) < LOOKS_END {
+            left.retain(|(_, is_open)| is_open());
+            if left.is_empty() {
+                return;
+            }
+            thread::sleep(Duration::from_millis(5));
+        }
+        let names: Vec<&str> = left.iter().map(|(name, _)| name.as_str()).collect();
+        tracing::error!(
+            "not closed: {}; whatever locks them still does so until this process ends",
+            names.join(", ")
+        );
+    }
+}
+
 impl Running {
     /// Answers requests.
     pub fn asked(&self) -> Asked {
@@ -276,6 +312,7 @@ impl Running {
         manager.close(grace);
         let cached = |open: &Open| open.volume.caps().write_cache && !open.volume.caps().read_only;
         let cached = manager.now().open.values().any(cached);
+        let open = Volumes::of(&manager);
         drop(manager);
         let left = grace.saturating_sub(time::since(begun));
         server.begin_stop(left);
@@ -286,6 +323,9 @@ impl Running {
             bail!("an event loop has failed: the log above says why; start lunet again");
         }
         let all_ended = report.flushed && flushed;
+        if all_ended {
+            open.are_closed();
+        }
         if !all_ended && !cached {
             bail!(
                 "not everything has ended, as storage does not answer: see to that which the log above names. No \

@@ -9,7 +9,7 @@ use std::net::Shutdown;
 use std::os::fd::OwnedFd;
 use std::os::unix::net::UnixStream;
 use std::sync::mpsc::{RecvTimeoutError, SyncSender, sync_channel};
-use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, Weak};
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
@@ -52,9 +52,10 @@ pub struct Interface {
     thread: Option<JoinHandle<()>>,
 }
 
-/// Tells the interface what happens in the server.
+/// Tells the interface what happens in the server, as long as there is one. Whom the interface asks has it: it keeps nothing
+/// alive, or the server's volumes would never be closed.
 #[derive(Clone)]
-pub struct Teller(Arc<Shared>);
+pub struct Teller(Weak<Shared>);
 
 struct Shared {
     service: Asked,
@@ -153,7 +154,7 @@ impl Interface {
 
     /// Somebody who tells it what happens.
     pub fn teller(&self) -> Teller {
-        Teller(Arc::clone(&self.shared))
+        Teller(Arc::downgrade(&self.shared))
     }
 }
 
@@ -189,7 +190,8 @@ fn lost(entry: &AuditEntry) {
 impl Teller {
     /// A change was asked for, and done if there are lists that it has changed. Nobody is waited for.
     pub fn changed(&self, lists: &[&str], entry: AuditEntry) {
-        let mut state = self.0.state();
+        let Some(shared) = self.0.upgrade() else { return lost(&entry) };
+        let mut state = shared.state();
         if state.entries.len() >= WAITING || state.stop {
             drop(state);
             return lost(&entry);
@@ -200,7 +202,7 @@ impl Teller {
             state.queue.push_back(Down::Changed(lists.iter().map(ToString::to_string).collect()));
         }
         drop(state);
-        self.0.moved.notify_all();
+        shared.moved.notify_all();
     }
 }
 
