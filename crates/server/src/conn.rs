@@ -133,8 +133,9 @@ impl<P> Conns<P> {
         self.0.iter().map(|(slot, conn)| (ConnId(slot as u32), conn))
     }
 
-    /// One that may have ended.
-    pub(crate) fn get(&self, id: ConnId) -> Option<&Conn<P>> {
+    /// One that may have ended. Whoever goes through several has to ask by this: to end one may end another, as a connection that
+    /// logs in anew ends those before it.
+    pub fn get(&self, id: ConnId) -> Option<&Conn<P>> {
         self.0.get(id.0 as usize)
     }
 

@@ -116,7 +116,8 @@ fn set_gate(shard: &mut Shard, group: GroupId, gate: Gate) {
         known.give_up_drains();
     }
     for slot in connections(shard, group) {
-        let session = shard.conns[slot].front.session.as_ref();
+        // One that ends may let another one go on, whose login ends others.
+        let session = shard.conns.get(slot).and_then(|conn| conn.front.session.as_ref());
         let Some((session, gated)) = session.and_then(|it| Some((it, it.gated.as_ref()?))) else {
             continue;
         };
@@ -127,12 +128,12 @@ fn set_gate(shard: &mut Shard, group: GroupId, gate: Gate) {
         if !goes_on && gated.relay != Relay::None {
             end_relay(shard, slot);
         }
-        let session = shard.conns[slot].front.session.as_ref();
+        let session = shard.conns.get(slot).and_then(|conn| conn.front.session.as_ref());
         let Some(gated) = session.and_then(|session| session.gated.as_ref()) else { continue };
         // All that was begun before was let in by the gate as it was, with a stamp of its epoch at the latest.
         let Some(turned) = TurnedBack::by(gate.admits(gated.now())) else { continue };
         turn_back(shard, slot, turned);
-        if gate.is_open() {
+        if gate.is_open() && shard.conns.get(slot).is_some() {
             let now = shard.front.exec.storage.now;
             ask(&mut shard.conns[slot], now, &gate);
         }
@@ -195,7 +196,7 @@ pub(super) fn relay_news(shard: &mut Shard, news: News) {
     let group = gated.group;
     if !opened && !shard.conns[slot].front.clears.is_empty() {
         // Nobody knows what the owner has done of a function.
-        shard.abort(slot);
+        return shard.abort(slot);
     }
     let gate = shard.front.groups.get(group).map(|group| group.gate);
     if let Some(gate) = gate.filter(|_| opened) {
@@ -216,6 +217,10 @@ pub(super) fn answered(shard: &mut Shard, slot: ConnId, asked: Asked, answers: u
 /// Aborts the connections of a group. The part of whoever waits is done when their sockets are closed.
 fn abort(shard: &mut Shard, group: GroupId, part: &Part) {
     for slot in connections(shard, group) {
+        // One that ends may have ended others.
+        if shard.conns.get(slot).is_none() {
+            continue;
+        }
         shard.conns[slot].front.aborted = Some(part.clone());
         shard.abort(slot);
     }

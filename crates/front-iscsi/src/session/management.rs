@@ -309,6 +309,10 @@ pub(super) fn clear_here(shard: &mut Shard, clear: &Clear, asking: Option<(ConnI
     }
     let slots: Vec<ConnId> = shard.conns.iter().map(|(slot, _)| slot).collect();
     for slot in slots {
+        // One that ends may have ended others.
+        if shard.conns.get(slot).is_none() {
+            continue;
+        }
         let Some(session) = &shard.conns[slot].front.session else { continue };
         let own = asking.filter(|(own, _)| *own == slot).map(|(_, function)| function);
         let concerned = session.luns.iter().enumerate();
@@ -350,6 +354,10 @@ pub(super) fn answer_cleared(shard: &mut Shard) -> Vec<ConnId> {
     let waits = |(_, conn): &(ConnId, &Conn)| !conn.front.clears.is_empty();
     let slots: Vec<ConnId> = shard.conns.iter().filter(waits).map(|(slot, _)| slot).collect();
     for slot in &slots {
+        // One that ends may have ended others.
+        if shard.conns.get(*slot).is_none() {
+            continue;
+        }
         let conn = &mut shard.conns[*slot];
         let done = |clear: &PendingClear| clear.left.load(Ordering::Acquire) == 0;
         let (done, waiting) = std::mem::take(&mut conn.front.clears).into_iter().partition(done);

@@ -100,7 +100,9 @@ fn set_gate<Fc: Face>(shard: &mut Shard<Fc>, group: GroupId, gate: Gate) {
         known.give_up_drains();
     }
     for slot in connections(shard, group) {
-        let Some(gated) = &shard.conns[slot].front.gated else { continue };
+        // One that ends may have ended others, as all queues of a controller end together.
+        let gated = shard.conns.get(slot).and_then(|conn| conn.front.gated.as_ref());
+        let Some(gated) = gated else { continue };
         // All that was begun before was let in by the gate as it was, with a stamp of its epoch at the latest.
         if gate.admits(gated.now()) != Admission::Execute {
             turn_back(shard, slot, refusal);
@@ -129,7 +131,7 @@ fn turn_back<Fc: Face>(shard: &mut Shard<Fc>, slot: ConnId, status: Status) {
 /// Tells hosts of other states.
 fn look_at_paths<Fc: Face>(shard: &mut Shard<Fc>, group: GroupId) {
     for slot in connections(shard, group) {
-        if shard.conns[slot].front.admin.is_some() {
+        if shard.conns.get(slot).is_some_and(|conn| conn.front.admin.is_some()) {
             admin::look_at_paths(shard, slot);
         }
     }
@@ -138,6 +140,9 @@ fn look_at_paths<Fc: Face>(shard: &mut Shard<Fc>, group: GroupId) {
 /// Aborts the connections of a group. The part of whoever waits is done when their sockets are closed.
 fn abort<Fc: Face>(shard: &mut Shard<Fc>, group: GroupId, part: &Part) {
     for slot in connections(shard, group) {
+        if shard.conns.get(slot).is_none() {
+            continue;
+        }
         shard.conns[slot].front.aborted.push(part.clone());
         shard.abort(slot);
     }

@@ -41,6 +41,10 @@ impl<F: Front> Shard<F> {
     fn adopt_world(&mut self, next: Arc<World<F>>) {
         let slots: Vec<ConnId> = self.conns.iter().map(|(slot, _)| slot).collect();
         for slot in slots {
+            // One that ends may have ended others.
+            if self.conns.get(slot).is_none() {
+                continue;
+            }
             F::see(self, slot, &next);
             self.touch(slot);
         }

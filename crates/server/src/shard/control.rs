@@ -104,6 +104,10 @@ impl<F: Front> Shard<F> {
         self.stop_rdma();
         let slots: Vec<ConnId> = self.conns.iter().map(|(slot, _)| slot).collect();
         for slot in slots {
+            // One that ends may have ended others.
+            if self.conns.get(slot).is_none() {
+                continue;
+            }
             let conn = &mut self.conns[slot];
             if conn.front.serves() {
                 self.front.ask_to_leave(conn, grace);
@@ -121,6 +125,10 @@ impl<F: Front> Shard<F> {
         if self.stopping.is_some_and(|deadline| now >= deadline) {
             let slots: Vec<ConnId> = self.conns.iter().map(|(slot, _)| slot).collect();
             for slot in slots {
+                // One that ends may have ended others.
+                if self.conns.get(slot).is_none() {
+                    continue;
+                }
                 self.disconnect(slot);
             }
         }

@@ -177,6 +177,10 @@ impl<F: Front> Shard<F> {
         }
         self.front.take_answers(&mut self.conns);
         for slot in lenders {
+            // One that ends may have ended others.
+            if self.conns.get(slot).is_none() {
+                continue;
+            }
             F::fail(self, slot, Failing::KeepsLockWaiting);
         }
     }
@@ -408,6 +412,10 @@ impl<F: Front> Shard<F> {
             }
         }
         for slot in due {
+            // One that ends may have ended others.
+            if self.conns.get(slot).is_none() {
+                continue;
+            }
             self.tick(slot);
         }
         // Time limits are seconds: a look ten times a second is close enough, and keeps a busy
