@@ -9,6 +9,7 @@ mod cluster;
 mod cut;
 mod history;
 mod load;
+mod members;
 mod nvme;
 mod reserve;
 mod setup;

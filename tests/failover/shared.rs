@@ -35,7 +35,7 @@ fn file(group: &Group<'_>, gateway: u16) -> String {
 }
 
 /// What the gateways share: its fifth line says who may log in.
-fn part(group: &Group<'_>, initiators: &str) -> String {
+pub fn part(group: &Group<'_>, initiators: &str) -> String {
     format!(
         "[volumes.a]\nbackend = 'rbd'\nimage = 'rbd://rbd/{}'\n[[target]]\nname = '{TARGET}'\nluns = ['a']\n\
          initiators = [{initiators}]\n",
@@ -69,7 +69,7 @@ fn gateway(group: &Group<'_>, number: u16) -> Serve {
     group.configured(number, file(group, number))
 }
 
-fn two<'a>(ceph: &'a Cluster, name: &str) -> Result<(Group<'a>, Server, Server)> {
+pub fn two<'a>(ceph: &'a Cluster, name: &str) -> Result<(Group<'a>, Server, Server)> {
     let group = shared(ceph, name)?;
     let one = gateway(&group, 1).start()?;
     becomes(&one, "owner")?;
@@ -132,7 +132,7 @@ fn a_change_through_one_gateway_is_served_by_all() -> Result<()> {
     ensure!(told(&three)?["state"] == "fenced");
     three.stop()?;
     let refusal = two.refuses(&["target", "unmap", TARGET, "0"])?;
-    ensure!(refusal.contains("whose LUNs its record names"), "{refusal}");
+    ensure!(refusal.contains("lunet group config vms --edit"), "{refusal}");
     let refusal = two.refuses(&["target", "allow", TARGET, "iqn.x:d", "--keep-sessions"])?;
     ensure!(refusal.contains("keep no sessions"), "{refusal}");
     // It is there after a takeover, too.
@@ -175,7 +175,7 @@ fn of_two_editors_one_is_told_and_a_wrong_text_is_refused_by_its_line() -> Resul
     // What the record names stays, and what gateways have of their own is not shared.
     let other = now.replace("luns = ['a']", "luns = []");
     for (bad, words) in [
-        (other, "without a gap"),
+        (other, "no LUN"),
         (format!("{now}alias = 'x'\n[server]\n"), "belongs into the file of each gateway"),
         (now.replace(TARGET, "iqn.2026-11.local.lunet:other"), "cannot change while lunet runs"),
     ] {

@@ -56,6 +56,7 @@ impl World {
             |number: u16| Port { gateway: GatewayId(number), group: number, relative: number };
         let volume = Volume {
             image: format!("rbd/{name}"),
+            id: String::new(),
             naa: [3; 16],
             serial: name.to_owned(),
             reserved: Reserved::default(),
@@ -65,7 +66,7 @@ impl World {
         let contents = Contents { volumes: vec![volume] };
         let ports = (1..=3).map(port).collect();
         let record = Record::new("iqn.2026-11.local.lunet:group", [7; 32], ports, contents);
-        create(&place, &record).expect("a new group");
+        create(&place, record).expect("a new group");
         Some(Self { cluster, place, acknowledged: HashMap::new() })
     }
 
@@ -254,7 +255,7 @@ fn a_record_is_made_once_and_read_by_anybody() {
     let Some(world) = World::new("record") else { return };
     let record = world.record();
     assert_eq!((record.epoch, record.contents.volumes.len()), (Epoch(1), 1));
-    assert!(matches!(create(&world.place, &record), Err(Error::Exists(_))));
+    assert!(matches!(create(&world.place, record.clone()), Err(Error::Exists(_))));
     let other = ImageName::parse("rbd://rbd/nowhere").expect("a name");
     let nowhere = Place { name: other, ..world.place.clone() };
     assert!(matches!(read(&nowhere), Err(Error::None(_))));

@@ -132,6 +132,11 @@ pub enum Refusal {
     /// There is no such gateway in the record.
     #[error("the group has no such gateway")]
     Unknown,
+    /// That gateway does not run, stands still, or does not reach the cluster.
+    #[error(
+        "that gateway does not answer: is it running, and does `lunet group list` there say that it is a standby?"
+    )]
+    Absent,
     /// Commands under way did not end in time: the gateway goes on as the owner.
     #[error("commands under way did not end in time; the gateway goes on as the owner")]
     NotDrained,
@@ -155,6 +160,24 @@ pub enum Notice {
         /// When the next takeover may begin by itself.
         again: Duration,
     },
+    /// The group is not taken over, as somebody else uses an image of it.
+    #[error(
+        "the group is not taken over: the client {address}, which is no gateway of it, has an image of it locked: end that \
+         (`rbd status` and `rbd lock ls` tell of which image), or, if its machine is dead for sure, `rbd lock rm`; it is \
+         tried again every {} s", again.as_secs()
+    )]
+    InUse {
+        /// Who has the lock.
+        address: String,
+        /// When the next takeover may begin by itself.
+        again: Duration,
+    },
+    /// Another server says that it is this gateway.
+    #[error(
+        "another server that runs is gateway {0} of the group as well: give each its own number, and portals with that as their \
+         tag"
+    )]
+    SameNumber(u16),
 }
 
 /// A request that changes the record: on reservations, or, of an initiator here, on mode pages and marks.

@@ -8,13 +8,13 @@ use lunet_reservations::{Kind, MAX_REGISTRATIONS};
 use crate::bytes::{Reader, Writer};
 use crate::record::{
     Contents, Invalid, MAX_MODES, MAX_NAME, MAX_PORTS, MAX_REGISTRANT, MAX_VOLUMES, Owner, Port,
-    Record, Registered, Reserved, Sanitize, Volume,
+    Record, Registered, Reserved, Sanitize, Taker, Volume,
 };
 use crate::{ClientName, Epoch, GatewayId};
 
 const MAGIC: [u8; 4] = *b"LGRP";
 /// A gateway that reads another version leaves the group alone.
-const VERSION: u16 = 1;
+const VERSION: u16 = 2;
 /// Bytes of a record at the most: what an object's omap value may have in any case.
 const MAX_RECORD: usize = 16 << 20;
 
@@ -73,6 +73,12 @@ impl Record {
             }
             (None, None) => to.u8(0),
         }
+        to.u8(u8::from(self.taker.is_some()));
+        if let Some(Taker { gateway, client }) = &self.taker {
+            to.u16(gateway.0);
+            to.bytes(client.address.as_bytes());
+            to.bytes(client.lock.as_bytes());
+        }
         to.bytes(self.target.as_bytes());
         to.u16(self.ports.len() as u16);
         for Port { gateway, group, relative } in &self.ports {
@@ -104,14 +110,17 @@ impl Record {
         match from.u8()? {
             0 => {}
             1 => {
-                let gateway = GatewayId(from.u16()?);
-                let (address, lock) = (from.text(MAX_NAME)?, from.text(MAX_NAME)?);
-                let (client, portal) = (ClientName { address, lock }, decode_portal(&mut from)?);
-                owner = Some(Owner { gateway, client, portal });
+                let Taker { gateway, client } = decode_taker(&mut from)?;
+                owner = Some(Owner { gateway, client, portal: decode_portal(&mut from)? });
             }
             2 => heir = Some(GatewayId(from.u16()?)),
             _ => return Err(Malformed::Value),
         }
+        let taker = match from.u8()? {
+            0 => None,
+            1 => Some(decode_taker(&mut from)?),
+            _ => return Err(Malformed::Value),
+        };
         let target = from.text(MAX_NAME)?;
         let mut ports = Vec::new();
         for _ in 0..from.count(MAX_PORTS)? {
@@ -121,10 +130,17 @@ impl Record {
         let secret = from.array()?;
         let contents = Contents::decode(&mut from)?;
         from.end()?;
-        let record = Self { epoch, revision, owner, heir, target, ports, secret, contents };
+        let record = Self { epoch, revision, owner, heir, taker, target, ports, secret, contents };
         record.check()?;
         Ok(record)
     }
+}
+
+/// A gateway and its client.
+fn decode_taker(from: &mut Reader<'_>) -> Result<Taker, Malformed> {
+    let gateway = GatewayId(from.u16()?);
+    let (address, lock) = (from.text(MAX_NAME)?, from.text(MAX_NAME)?);
+    Ok(Taker { gateway, client: ClientName { address, lock } })
 }
 
 /// The length of the address, the address, the port; or 0 if there is none.
@@ -181,6 +197,7 @@ impl Contents {
         to.u16(self.volumes.len() as u16);
         for volume in &self.volumes {
             to.bytes(volume.image.as_bytes());
+            to.bytes(volume.id.as_bytes());
             to.0.extend(volume.naa);
             to.bytes(volume.serial.as_bytes());
             volume.reserved.encode(to);
@@ -194,6 +211,7 @@ impl Contents {
         for _ in 0..from.count(MAX_VOLUMES)? {
             contents.volumes.push(Volume {
                 image: from.text(MAX_NAME)?,
+                id: from.text(MAX_NAME)?,
                 naa: from.array()?,
                 serial: from.text(MAX_NAME)?,
                 reserved: Reserved::decode(from)?,

@@ -37,7 +37,7 @@ pub use machine::{Condition, Config, Gateway};
 pub use message::{Message, Response};
 pub use record::{
     Change, Contents, Invalid, MAX_BODY, MAX_MODES, MAX_PORTS, MAX_VOLUMES, Owner, Port, Record,
-    Registered, Reserved, Sanitize, Volume,
+    Registered, Reserved, Sanitize, Taker, Volume,
 };
 pub use takeover::Candidate;
 pub use way::{Passage, Turn, Way};

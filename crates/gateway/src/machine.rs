@@ -74,6 +74,8 @@ pub(crate) enum Purpose {
     Announce,
     /// To see whether all watchers answer.
     AnnounceOwner,
+    /// To see whether that gateway answers, which the group is to go to.
+    Heir(GatewayId),
     Takeover,
     Move,
     Change,
@@ -220,6 +222,7 @@ impl Gateway {
             Purpose::Ping(sent) => self.pinged(sent, result),
             Purpose::Announce => {}
             Purpose::AnnounceOwner => self.owner_announced(&result),
+            Purpose::Heir(to) => self.heir_asked(to, &result),
             Purpose::Takeover => self.took(result),
             Purpose::Move => self.moved(result),
             Purpose::Change => self.written(result),
@@ -241,7 +244,7 @@ impl Gateway {
             return self.fence();
         }
         if !self.role.owns() {
-            self.acknowledge(notify, &Response::NotOwner(self.gate.epoch()));
+            self.acknowledge(notify, &Response::NotOwner(self.gate.epoch(), self.config.me));
             if matches!(message, Message::Changed(_)) || epoch > self.gate.epoch() {
                 self.read_record();
             }

@@ -8,7 +8,7 @@ use crate::record::MAX_BODY;
 use crate::{Epoch, GatewayId};
 
 /// The first byte of each.
-const VERSION: u8 = 1;
+const VERSION: u8 = 2;
 
 /// A notify to all watchers of the record.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -26,8 +26,8 @@ pub enum Message {
 /// The answer to a [`Message`].
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Response {
-    /// From a gateway that does not own the group, and knows of that epoch.
-    NotOwner(Epoch),
+    /// From that gateway, which does not own the group, and knows of that epoch.
+    NotOwner(Epoch, GatewayId),
     /// From the owner.
     Owner(Epoch),
     /// From the owner: the forwarded request was executed, and its effect is in the record.
@@ -80,7 +80,7 @@ impl Response {
         let mut to = Writer(Vec::new());
         to.u8(VERSION);
         match self {
-            Self::NotOwner(epoch) => (to.u8(0), to.u64(epoch.0)).1,
+            Self::NotOwner(epoch, gateway) => (to.u8(0), to.u64(epoch.0), to.u16(gateway.0)).2,
             Self::Owner(epoch) => (to.u8(1), to.u64(epoch.0)).1,
             Self::Done(body) => (to.u8(2), to.bytes(body)).1,
             Self::Busy => to.u8(3),
@@ -96,7 +96,7 @@ impl Response {
         let mut from = Reader(bytes);
         version(&mut from)?;
         let response = match from.u8()? {
-            0 => Self::NotOwner(Epoch(from.u64()?)),
+            0 => Self::NotOwner(Epoch(from.u64()?), GatewayId(from.u16()?)),
             1 => Self::Owner(Epoch(from.u64()?)),
             2 => Self::Done(body(&mut from)?),
             3 => Self::Busy,

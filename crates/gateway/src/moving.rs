@@ -8,7 +8,10 @@ use alloc::vec::Vec;
 use core::time::Duration;
 
 use crate::machine::{ANNOUNCE_LIMIT, Gateway, Purpose, Role};
-use crate::{Action, Epoch, Gate, GatewayId, Message, Order, Record, Refusal, Reply, Result, Volume};
+use crate::{
+    Action, Epoch, Gate, GatewayId, Message, Notice, Order, Record, Refusal, Reply, Response,
+    Result, Volume,
+};
 
 /// For how long commands are refused while those under way end, at the most. Half of the two seconds that a move may take.
 const DRAIN_LIMIT: Duration = Duration::from_secs(1);
@@ -78,6 +81,17 @@ impl Released {
     }
 }
 
+/// The gateways that have answered without owning the group.
+fn standbys(result: &Result) -> Vec<GatewayId> {
+    let Ok(Reply::Acks { acks, .. }) = result else { return Vec::new() };
+    let responses = acks.iter().flat_map(|ack| Response::decode(&ack.0));
+    let standby = |response| match response {
+        Response::NotOwner(_, gateway) => Some(gateway),
+        _ => None,
+    };
+    responses.filter_map(standby).collect()
+}
+
 impl Gateway {
     /// This gateway has just got the locks, and tells so.
     pub(crate) fn announce_owner(&mut self, epoch: Epoch) {
@@ -86,10 +100,30 @@ impl Gateway {
         self.act(Action::Notify(op, Message::Changed(epoch).encode(), ANNOUNCE_LIMIT));
     }
 
-    /// The answers to that are there: if all watchers have answered, none is dead.
+    /// The answers to that are there: if all watchers have answered, none is dead. No two have one number.
     pub(crate) fn owner_announced(&mut self, result: &Result) {
         if matches!(result, Ok(Reply::Acks { all: true, .. })) {
             self.watchers.heard = self.now;
+        }
+        let mut others = standbys(result);
+        others.sort_unstable();
+        let twice = others.windows(2).find(|two| two[0] == two[1]).map(|two| two[0]);
+        let mine = others.iter().find(|other| **other == self.config.me);
+        if let Some(GatewayId(number)) = twice.or(mine.copied()) {
+            self.act(Action::Notice(Notice::SameNumber(number)));
+        }
+    }
+
+    /// The gateway that the group is to go to is there, or it is not, and the group stays where it is.
+    pub(crate) fn heir_asked(&mut self, to: GatewayId, result: &Result) {
+        let Role::Owner(change) = &self.role else { return };
+        if !standbys(result).contains(&to) {
+            return self.act(Action::Refuse(Order::MoveTo(to), Refusal::Absent));
+        }
+        match change {
+            None if self.now >= self.watchers.heard => self.drain(to, None),
+            // Behind the change that is under way, or when no dead watcher holds it up.
+            _ => self.watchers.to = Some(to),
         }
     }
 
@@ -137,11 +171,9 @@ impl Gateway {
             Role::Owner(None) => {}
             _ => return self.act(Action::Refuse(order, Refusal::NotReady)),
         }
-        if self.now < self.watchers.heard {
-            self.watchers.to = Some(to);
-            return;
-        }
-        self.drain(to, None);
+        let op = self.operation(Purpose::Heir(to));
+        let message = Message::Ping(self.gate.epoch()).encode();
+        self.act(Action::Notify(op, message, ANNOUNCE_LIMIT));
     }
 
     /// Commands under way end, and no other begins.

@@ -32,6 +32,8 @@ pub struct Record {
     pub owner: Option<Owner>,
     /// Whom a planned move gives the group to.
     pub heir: Option<GatewayId>,
+    /// Who takes it over, or has died on it: whoever gets locks without being the owner is here before.
+    pub taker: Option<Taker>,
     /// The iSCSI name of the target, or the NQN of the subsystem.
     pub target: String,
     /// Target ports of all gateways.
@@ -51,6 +53,15 @@ pub struct Owner {
     pub client: ClientName,
     /// Where other gateways pass commands on to it; `None`: nowhere.
     pub portal: Option<SocketAddr>,
+}
+
+/// A gateway that takes a group over.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Taker {
+    /// Which gateway.
+    pub gateway: GatewayId,
+    /// Its RADOS client.
+    pub client: ClientName,
 }
 
 /// A target port.
@@ -76,6 +87,8 @@ pub struct Contents {
 pub struct Volume {
     /// Its image: `pool[/namespace]/image`.
     pub image: String,
+    /// The id of that image. Another one by this name is another disk.
+    pub id: String,
     /// Its NAA designator.
     pub naa: [u8; 16],
     /// Its unit serial number.
@@ -205,7 +218,8 @@ impl Record {
     /// The record of a new group, which nobody owns.
     pub fn new(target: &str, secret: [u8; 32], ports: Vec<Port>, contents: Contents) -> Self {
         let (epoch, target) = (Epoch(1), target.into());
-        Self { epoch, revision: 1, owner: None, heir: None, target, ports, secret, contents }
+        let (owner, heir, taker) = (None, None, None);
+        Self { epoch, revision: 1, owner, heir, taker, target, ports, secret, contents }
     }
 
     /// Sees whether it makes sense. Nothing else is written, or taken up.
@@ -219,7 +233,9 @@ impl Record {
         if self.owner.is_some() && self.heir.is_some() {
             return Err(Invalid("an owner and an heir"));
         }
-        let names = self.owner.iter().flat_map(|owner| [&owner.client.address, &owner.client.lock]);
+        let clients = self.owner.iter().map(|owner| &owner.client);
+        let clients = clients.chain(self.taker.iter().map(|taker| &taker.client));
+        let names = clients.flat_map(|client| [&client.address, &client.lock]);
         if names.chain([&self.target]).any(|name| name.is_empty() || name.len() > MAX_NAME) {
             return Err(Invalid("a name"));
         }
@@ -265,7 +281,8 @@ impl Contents {
         }
         for (at, volume) in self.volumes.iter().enumerate() {
             let twice = self.volumes[..at].iter().any(|other| other.image == volume.image);
-            let lengths = volume.image.len().max(volume.serial.len()) > MAX_NAME;
+            let lengths = [&volume.image, &volume.id, &volume.serial];
+            let lengths = lengths.into_iter().any(|text| text.len() > MAX_NAME);
             if twice || lengths || volume.image.is_empty() || volume.modes.len() > MAX_MODES {
                 return Err(Invalid("a volume"));
             }

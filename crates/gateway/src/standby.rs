@@ -1,17 +1,16 @@
 //! A gateway that does not own the group: it looks whether the owner is there, and takes over if it is not.
 
 use alloc::boxed::Box;
-use alloc::string::String;
-use alloc::vec::Vec;
 use core::time::Duration;
 
 use crate::machine::{Gateway, Purpose, Role};
 use crate::takeover::{
-    Begun, Candidate, Entry, Fenced, Fresh, Listed, Listing, Locked, Seen, Unlocked, strangers,
+    Begun, Candidate, Entry, Fenced, Fresh, Listed, Listing, Locked, Named, Naming, Seen, Unlocked,
+    stranger,
 };
 use crate::{
     Ack, Action, Attention, ClientName, Config, Epoch, Gate, Message, Notice, Order, Owner, Record,
-    Refusal, Reply, Response, Result, TEN_YEARS,
+    Refusal, Reply, Response, Result, TEN_YEARS, Taker,
 };
 
 /// Between two pings.
@@ -30,13 +29,13 @@ const VACANCY: Duration = Duration::from_secs(2);
 const RANK: Duration = Duration::from_millis(700);
 /// How long a takeover may take. What hangs then hangs because the cluster does.
 const TAKEOVER_LIMIT: Duration = Duration::from_secs(30);
-/// After how long a takeover is tried again that has found a blocklist entry which ends too soon: time for an
-/// administrator, and little work for the monitors for the hour that such an entry lasts.
-const SHORT_AGAIN: Duration = Duration::from_secs(30);
-/// Between two looks at a lock that somebody else holds.
-const STRANGER_EVERY: Duration = Duration::from_millis(500);
-/// Looks that find it unchanged, until its owner counts as dead.
-const STRANGER_LOOKS: u32 = 6;
+/// After how long a takeover is tried again that only an administrator can help: little work for the monitors for the hour
+/// that a blocklist entry which is too short lasts.
+const AGAIN: Duration = Duration::from_secs(30);
+/// Between two looks while somebody else is at it.
+const OTHER_EVERY: Duration = Duration::from_millis(500);
+/// Looks that find the record unchanged, until another taker counts as dead, or a lock as somebody's who is no gateway.
+const OTHER_LOOKS: u32 = 6;
 
 /// What a standby knows of the owner.
 #[derive(Debug, Default)]
@@ -51,6 +50,8 @@ pub(crate) struct Watch {
     since: Duration,
     /// Since when the group has had no owner.
     vacant: Option<Duration>,
+    /// An administrator was told that two servers are one gateway.
+    told: bool,
 }
 
 /// A takeover under way.
@@ -60,8 +61,8 @@ pub(crate) struct Takeover {
     epoch: Option<Epoch>,
     pub limit: Duration,
     pub step: Step,
-    /// Others that were seen to hold locks, at which revision, and how often.
-    strangers: (Vec<ClientName>, u64, u32),
+    /// At which revision somebody else was seen to be at it, and how often.
+    others: (u64, u32),
 }
 
 #[derive(Debug)]
@@ -72,7 +73,8 @@ pub(crate) enum Step {
     Listing(Listing),
     WaitingForMap(Listed),
     Breaking(Fenced),
-    Acquiring(Unlocked),
+    Naming(Naming),
+    Acquiring(Named),
     Refreshing(Locked),
     ReadingAgain(Fresh),
     Swapping(Candidate),
@@ -111,13 +113,21 @@ impl Gateway {
         let Role::Standby(watch) = &mut self.role else { return };
         watch.next = watch.next.min(now.max(sent + PING_EVERY));
         let Ok(Reply::Acks { acks, .. }) = result else { return watch.heard() };
+        // It says of itself that it is the owner, and is this gateway.
+        let mine = self.record.as_deref().and_then(|record| record.owner.as_ref());
+        let same = mine.is_some_and(|owner| owner.gateway == self.config.me);
         let mut owners = acks.iter().flat_map(|Ack(bytes)| match Response::decode(bytes) {
             Ok(Response::Owner(owner)) => Some(owner),
             _ => None,
         });
         match owners.next() {
             Some(owner) if owner > epoch => self.read_record(),
-            Some(owner) if owner == epoch => watch.heard(),
+            Some(owner) if owner == epoch => {
+                watch.heard();
+                if same && !core::mem::replace(&mut watch.told, true) {
+                    self.act(Action::Notice(Notice::SameNumber(self.config.me.0)));
+                }
+            }
             _ if now > sent + PING_LATE => watch.heard(),
             _ => {
                 watch.unanswered += 1;
@@ -164,8 +174,8 @@ impl Gateway {
     fn begin_takeover(&mut self, epoch: Option<Epoch>) {
         self.tried = self.gate.epoch();
         let limit = self.now + TAKEOVER_LIMIT;
-        let (step, strangers) = (Step::Looking, (Vec::new(), 0, 0));
-        self.role = Role::TakingOver(Takeover { epoch, limit, step, strangers });
+        let (step, others) = (Step::Looking, (0, 0));
+        self.role = Role::TakingOver(Takeover { epoch, limit, step, others });
         let op = self.operation(Purpose::Takeover);
         self.act(Action::Look(op));
     }
@@ -198,17 +208,23 @@ impl Gateway {
             (Step::Listing(listing), Reply::Listed(lasts)) => match listing.listed(lasts) {
                 Entry::Last(listed) => self.wait_for_map(listed),
                 Entry::More(listing) => self.blocklist(listing),
-                Entry::Short(client) => return self.cannot_fence(client.address, lasts),
+                Entry::Short(ClientName { address, .. }) => {
+                    return self.cannot_take(Notice::ShortEntry { address, lasts, again: AGAIN });
+                }
             },
             (Step::WaitingForMap(listed), Reply::Done) => self.break_lock(listed.map_known()),
             (Step::Breaking(fenced), Reply::Done) => match fenced.broken() {
-                Ok(unlocked) => self.acquire(unlocked),
+                Ok(unlocked) => match self.name(unlocked) {
+                    Some(step) => step,
+                    None => return self.give_up(),
+                },
                 Err(fenced) => self.break_lock(fenced),
             },
-            (Step::Acquiring(unlocked), Reply::Done) => {
+            (Step::Naming(naming), Reply::Done) => self.acquire(naming.named()),
+            (Step::Acquiring(named), Reply::Done) => {
                 let op = self.operation(Purpose::Takeover);
                 self.act(Action::Refresh(op));
-                Step::Refreshing(unlocked.acquired())
+                Step::Refreshing(named.acquired())
             }
             (Step::Refreshing(locked), Reply::Done) => {
                 let op = self.operation(Purpose::Takeover);
@@ -238,21 +254,27 @@ impl Gateway {
         if !self.has_images_of(&record) {
             return self.give_up();
         }
-        let others = strangers(&record, locks);
-        let (known, revision, looks) = &mut takeover.strangers;
-        if (&*known, *revision) == (&others, record.revision) {
-            *looks += 1;
-        } else {
-            (*known, *revision, *looks) = (others.clone(), record.revision, 1);
+        let stranger = stranger(&record, locks).cloned();
+        // A client of this gateway that was given up does nothing more.
+        let taken = record.taker.as_ref().is_some_and(|taker| taker.gateway != self.config.me);
+        let (revision, looks) = &mut takeover.others;
+        *looks = if *revision == record.revision { *looks + 1 } else { 1 };
+        *revision = record.revision;
+        if (stranger.is_some() || taken) && *looks < OTHER_LOOKS {
+            takeover.step = Step::Pausing(self.now + OTHER_EVERY);
+            self.role = Role::TakingOver(takeover);
+            return;
         }
-        takeover.step = if others.is_empty() || *looks >= STRANGER_LOOKS {
-            match Seen::new(Box::new(record), others).begin() {
-                Begun::Listing(listing) => self.blocklist(listing),
-                Begun::Unlocked(unlocked) => self.acquire(unlocked),
-            }
-        } else {
-            Step::Pausing(self.now + STRANGER_EVERY)
+        if let Some(stranger) = stranger {
+            let (address, again) = (stranger.address, AGAIN);
+            return self.cannot_take(Notice::InUse { address, again });
+        }
+        let step = match Seen::new(Box::new(record)).begin() {
+            Begun::Listing(listing) => Some(self.blocklist(listing)),
+            Begun::Unlocked(unlocked) => self.name(unlocked),
         };
+        let Some(step) = step else { return self.give_up() };
+        takeover.step = step;
         self.role = Role::TakingOver(takeover);
     }
 
@@ -263,13 +285,13 @@ impl Gateway {
         Step::Listing(listing)
     }
 
-    /// A client that has to be fenced cannot be. Nothing was done that has to be undone.
-    fn cannot_fence(&mut self, address: String, lasts: Duration) {
+    /// The group cannot be taken over now. Nothing was done that has to be undone.
+    fn cannot_take(&mut self, notice: Notice) {
         self.become_standby();
         if let Role::Standby(watch) = &mut self.role {
-            watch.not_before = self.now + SHORT_AGAIN;
+            watch.not_before = self.now + AGAIN;
         }
-        self.act(Action::Notice(Notice::ShortEntry { address, lasts, again: SHORT_AGAIN }));
+        self.act(Action::Notice(notice));
     }
 
     fn wait_for_map(&mut self, listed: Listed) -> Step {
@@ -284,10 +306,20 @@ impl Gateway {
         Step::Breaking(fenced)
     }
 
-    fn acquire(&mut self, unlocked: Unlocked) -> Step {
+    /// Has the record name this gateway, before it gets a lock.
+    fn name(&mut self, unlocked: Unlocked) -> Option<Step> {
+        let me = Taker { gateway: self.config.me, client: self.client()?.clone() };
+        let naming = unlocked.naming(me);
+        let (expect, record) = naming.swap();
+        let op = self.operation(Purpose::Takeover);
+        self.act(Action::Swap { op, expect, record });
+        Some(Step::Naming(naming))
+    }
+
+    fn acquire(&mut self, named: Named) -> Step {
         let op = self.operation(Purpose::Takeover);
         self.act(Action::Acquire(op));
-        Step::Acquiring(unlocked)
+        Step::Acquiring(named)
     }
 
     /// Stands for the next owner, with the record as it is behind the fence.
@@ -339,7 +371,7 @@ impl Watch {
     /// From now on, with some time before the next takeover.
     pub fn new(now: Duration, rank: u32) -> Self {
         let not_before = now + RANK * rank;
-        Self { next: now, not_before, unanswered: 0, since: now, vacant: None }
+        Self { next: now, not_before, unanswered: 0, since: now, vacant: None, told: false }
     }
 
     /// The owner is there, or nothing can be said of it.

@@ -4,23 +4,22 @@ use alloc::boxed::Box;
 use alloc::vec::Vec;
 use core::time::Duration;
 
-use crate::{ClientName, Epoch, LONG_ENOUGH, Owner, Record};
+use crate::{ClientName, Epoch, LONG_ENOUGH, Owner, Record, Taker};
 
-/// The record and the locks as they were found, with all clients that may still write.
+/// The record as it was found, with all clients that may still write.
 #[derive(Debug)]
 pub(crate) struct Seen {
     record: Box<Record>,
-    /// The owner, and takers that never got to be one.
+    /// The owner, and a taker that never got to be one.
     fence: Vec<ClientName>,
 }
 
-/// Lock owners that are not the record's: takers under way, or that have died on it.
-pub(crate) fn strangers(record: &Record, locks: &[ClientName]) -> Vec<ClientName> {
+/// A lock owner that the record does not know: no gateway of the group, as those are in the record before they get a lock. It may
+/// be a virtual machine, or another group, and is nobody's to fence.
+pub(crate) fn stranger<'l>(record: &Record, locks: &'l [ClientName]) -> Option<&'l ClientName> {
     let owner = record.owner.as_ref().map(|owner| &owner.client);
-    let mut all: Vec<_> = locks.iter().filter(|lock| Some(*lock) != owner).cloned().collect();
-    all.sort_unstable();
-    all.dedup();
-    all
+    let taker = record.taker.as_ref().map(|taker| &taker.client);
+    locks.iter().find(|lock| Some(*lock) != owner && Some(*lock) != taker)
 }
 
 /// What comes after a look.
@@ -33,10 +32,11 @@ pub(crate) enum Begun {
 }
 
 impl Seen {
-    /// What was seen. Whoever holds a lock is to be fenced: the caller has looked at [`strangers`].
-    pub fn new(record: Box<Record>, strangers: Vec<ClientName>) -> Self {
+    /// What was seen, without [strangers](stranger). Whoever may hold a lock is to be fenced.
+    pub fn new(record: Box<Record>) -> Self {
         let owner = record.owner.iter().map(|owner| owner.client.clone());
-        let fence = owner.chain(strangers).collect();
+        let taker = record.taker.iter().map(|taker| taker.client.clone());
+        let fence = owner.chain(taker).collect();
         Self { record, fence }
     }
 
@@ -127,6 +127,40 @@ impl Fenced {
 pub(crate) struct Unlocked(Seen);
 
 impl Unlocked {
+    /// What is to be written into the record before this client gets a lock, and what that must be as yet.
+    pub fn naming(self, me: Taker) -> Naming {
+        let expect = (self.0.record.epoch, self.0.record.revision);
+        let mut record = self.0.record;
+        record.revision += 1;
+        record.taker = Some(me);
+        Naming { expect, record }
+    }
+}
+
+/// The record is to name this gateway as the one that takes the group over.
+#[derive(Debug)]
+pub(crate) struct Naming {
+    expect: (Epoch, u64),
+    record: Box<Record>,
+}
+
+impl Naming {
+    /// What the record must be as yet, and what it is to be.
+    pub fn swap(&self) -> ((Epoch, u64), Box<Record>) {
+        (self.expect, self.record.clone())
+    }
+
+    /// It was written: whoever comes next knows whom to fence.
+    pub fn named(self) -> Named {
+        Named(self.record)
+    }
+}
+
+/// The record names this gateway.
+#[derive(Debug)]
+pub(crate) struct Named(Box<Record>);
+
+impl Named {
     /// This client has the lock of each image.
     pub fn acquired(self) -> Locked {
         Locked(self.0)
@@ -135,7 +169,7 @@ impl Unlocked {
 
 /// The locks are this client's.
 #[derive(Debug)]
-pub(crate) struct Locked(Seen);
+pub(crate) struct Locked(Box<Record>);
 
 impl Locked {
     /// The headers of the images were read again.
@@ -146,13 +180,14 @@ impl Locked {
 
 /// All that is left is the record.
 #[derive(Debug)]
-pub(crate) struct Fresh(Seen);
+pub(crate) struct Fresh(Box<Record>);
 
 impl Fresh {
     /// The record as it was read behind the fence, so with all that its owner has ever written, and what becomes of it.
-    /// If it has another epoch or owner now, somebody was quicker, and that record is given back.
+    /// If it has another epoch, owner or taker now, somebody was quicker, and that record is given back.
     pub fn candidate(self, now: Box<Record>, me: Owner) -> Result<Candidate, Box<Record>> {
-        if (now.epoch, &now.owner) != (self.0.record.epoch, &self.0.record.owner) {
+        let of = |record: &Record| (record.epoch, record.owner.clone(), record.taker.clone());
+        if of(&now) != of(&self.0) {
             return Err(now);
         }
         let expect = (now.epoch, now.revision);
@@ -160,7 +195,7 @@ impl Fresh {
         record.epoch = record.epoch.next();
         record.revision += 1;
         record.owner = Some(me);
-        record.heir = None;
+        (record.heir, record.taker) = (None, None);
         Ok(Candidate { expect, record })
     }
 }

@@ -7,7 +7,7 @@ use lunet_gateway::{
     Access, AccessState, Ack, Action, Admission, Answer, Attention, ClientName, Condition, Config,
     Contents, Epoch, Failure, Gateway, GatewayId, Input, LONG_ENOUGH, Message, Notice, NotifyId,
     OpId, Order, Owner, Port, Record, Refusal, Reply, Request, Reserved, Response, Sanitize,
-    TEN_YEARS, Volume,
+    TEN_YEARS, Taker, Volume,
 };
 
 const SECOND: Duration = Duration::from_secs(1);
@@ -33,6 +33,7 @@ fn made(number: u16) -> Reply {
 fn volume(image: &str) -> Volume {
     Volume {
         image: image.into(),
+        id: "1a2b".into(),
         naa: [6; 16],
         serial: String::new(),
         reserved: Reserved::default(),
@@ -138,7 +139,7 @@ impl Bench {
         fails_at: usize,
         failure: Failure,
     ) -> (Vec<&'static str>, Vec<Action>) {
-        let mut names = Vec::new();
+        let (mut names, mut named) = (Vec::new(), Box::new(record.clone()));
         loop {
             let step = actions.iter().find_map(|action| match action {
                 Action::Look(op) => {
@@ -156,10 +157,17 @@ impl Bench {
                 }
                 Action::Acquire(op) => Some(("acquire", *op, Reply::Done)),
                 Action::Refresh(op) => Some(("refresh", *op, Reply::Done)),
-                Action::ReadRecord(op) => Some(("read", *op, Reply::Record(bytes(record)))),
-                Action::Swap { op, expect, record: next } => {
+                Action::ReadRecord(op) => Some(("read", *op, Reply::Record(bytes(&named)))),
+                Action::Swap { op, expect, record: next } if next.epoch == record.epoch => {
                     assert_eq!(*expect, (record.epoch, record.revision));
-                    assert_eq!(next.epoch, record.epoch.next());
+                    let taker = next.taker.as_ref().expect("it names the one that takes the group");
+                    assert_eq!(taker.gateway, GatewayId(1));
+                    named = next.clone();
+                    Some(("name", *op, Reply::Done))
+                }
+                Action::Swap { op, expect, record: next } => {
+                    assert_eq!(*expect, (named.epoch, named.revision));
+                    assert_eq!((next.epoch, &next.taker), (record.epoch.next(), &None));
                     Some(("swap", *op, Reply::Done))
                 }
                 _ => None,
@@ -174,6 +182,22 @@ impl Bench {
                 return (names, actions);
             }
         }
+    }
+
+    /// An administrator has the group move to gateway 2, which is there.
+    fn moves(&mut self) -> Vec<Action> {
+        let actions = self.input(Input::Order(Order::MoveTo(GatewayId(2))));
+        match actions[..] {
+            [Action::Notify(op, ..)] => self.is_there(op),
+            _ => actions,
+        }
+    }
+
+    /// Gateway 2 answers what the owner asks.
+    fn is_there(&mut self, op: OpId) -> Vec<Action> {
+        let acks =
+            vec![Ack(Response::NotOwner(self.gateway.gate().epoch(), GatewayId(2)).encode())];
+        self.done(op, Ok(Reply::Acks { acks, all: true }))
     }
 
     fn notified(&mut self, message: &Message) -> (Response, Vec<Action>) {
@@ -218,8 +242,8 @@ impl Bench {
     }
 }
 
-const FENCED_STEPS: [&str; 8] =
-    ["look", "blocklist", "map", "break", "acquire", "refresh", "read", "swap"];
+const FENCED_STEPS: [&str; 9] =
+    ["look", "blocklist", "map", "break", "name", "acquire", "refresh", "read", "swap"];
 
 #[test]
 fn a_takeover_has_one_order() {
@@ -241,7 +265,10 @@ fn a_takeover_has_one_order() {
 #[test]
 fn a_group_without_an_owner_needs_no_fence() {
     let mut bench = Bench::standby(&record(4, None));
-    assert_eq!(bench.takes_over(&record(4, None)), ["look", "acquire", "refresh", "read", "swap"]);
+    assert_eq!(
+        bench.takes_over(&record(4, None)),
+        ["look", "name", "acquire", "refresh", "read", "swap"]
+    );
 }
 
 #[test]
@@ -278,10 +305,14 @@ fn a_takeover_that_hangs_is_given_up() {
 #[test]
 fn an_owner_that_answers_is_left_alone_and_a_silent_one_is_not() {
     let mut bench = Bench::standby(&record(4, Some(0)));
-    bench.pings(60, &[Response::NotOwner(Epoch(4)), Response::Owner(Epoch(4))], Duration::ZERO);
+    bench.pings(
+        60,
+        &[Response::NotOwner(Epoch(4), GatewayId(2)), Response::Owner(Epoch(4))],
+        Duration::ZERO,
+    );
     assert_eq!(bench.gateway.condition(), Condition::Standby);
     // Others answer, and nobody is the owner: an empty list and a list of others are the same.
-    bench.pings(4, &[Response::NotOwner(Epoch(4))], SECOND / 10);
+    bench.pings(4, &[Response::NotOwner(Epoch(4), GatewayId(2))], SECOND / 10);
     assert_eq!(bench.gateway.condition(), Condition::Standby);
     let actions = bench.pings(3, &[], SECOND / 10);
     assert_eq!(bench.gateway.condition(), Condition::TakingOver);
@@ -295,28 +326,95 @@ fn pings_that_were_late_here_say_nothing_of_the_owner() {
     assert_eq!(bench.gateway.condition(), Condition::Standby);
 }
 
-#[test]
-fn a_lock_of_somebody_else_is_looked_at_for_a_while() {
-    let before = record(4, Some(0));
-    let mut bench = Bench::standby(&before);
+/// An administrator's takeover that sees this, until it does something else than to look: what that is, and after how many looks.
+fn looks(bench: &mut Bench, record: &Record, locks: &[ClientName]) -> (u32, Vec<Action>) {
     let mut actions = bench.input(Input::Order(Order::TakeOver));
-    let seen = Reply::Seen { record: bytes(&before), locks: vec![client(0), client(2)] };
-    for look in 1..=6 {
-        let [Action::Look(op)] = actions[..] else { panic!("{look}: {actions:?}") };
-        actions = bench.done(op, Ok(seen.clone()));
-        if look < 6 {
-            assert_eq!(actions, []);
+    let mut looks = 0;
+    while let [Action::Look(op)] = actions[..] {
+        looks += 1;
+        let seen = Reply::Seen { record: bytes(record), locks: locks.to_vec() };
+        actions = bench.done(op, Ok(seen));
+        if actions.is_empty() {
             bench.now += SECOND / 2;
             actions = bench.input(Input::Tick);
         }
     }
-    let mut listed = Vec::new();
-    while let [Action::Blocklist(op, address, _)] = &actions[..] {
-        listed.push(address.clone());
-        actions = bench.done(*op, Ok(Reply::Listed(LONG_ENOUGH)));
+    (looks, actions)
+}
+
+#[test]
+fn a_lock_of_somebody_who_is_no_gateway_is_left_alone() {
+    let before = record(4, Some(0));
+    let mut bench = Bench::standby(&before);
+    let (count, actions) = looks(&mut bench, &before, &[client(0), client(2)]);
+    let notice = actions.iter().find_map(|action| match action {
+        Action::Notice(Notice::InUse { address, .. }) => Some(address),
+        _ => None,
+    });
+    assert_eq!((count, notice), (6, Some(&client(2).address)), "{actions:?}");
+    assert!(!actions.iter().any(|action| matches!(action, Action::Blocklist(..))), "{actions:?}");
+    assert_eq!(bench.gateway.condition(), Condition::Standby);
+    // It is tried again by itself, later.
+    let actions = bench.pings(26, &[], SECOND / 10);
+    assert_eq!(bench.gateway.condition(), Condition::Standby, "{actions:?}");
+    bench.pings(8, &[], SECOND / 10);
+    assert_eq!(bench.gateway.condition(), Condition::TakingOver);
+}
+
+#[test]
+fn another_taker_has_a_while_and_is_fenced_then_and_an_own_one_at_once() {
+    for (gateway, expected) in [(2, 6), (1, 1)] {
+        let taker = Taker { gateway: GatewayId(gateway), client: client(2) };
+        let before = Record { taker: Some(taker), ..record(4, Some(0)) };
+        let mut bench = Bench::standby(&before);
+        // It may have the lock, or be about to get it.
+        let (count, mut actions) = looks(&mut bench, &before, &[client(0)]);
+        assert_eq!(count, expected);
+        let mut listed = Vec::new();
+        while let [Action::Blocklist(op, address, _)] = &actions[..] {
+            listed.push(address.clone());
+            actions = bench.done(*op, Ok(Reply::Listed(LONG_ENOUGH)));
+        }
+        assert_eq!(listed, [client(0).address, client(2).address]);
+        assert!(matches!(actions[..], [Action::WaitForMap(_)]));
     }
-    assert_eq!(listed, [client(0).address, client(2).address]);
-    assert!(matches!(actions[..], [Action::WaitForMap(_)]));
+}
+
+#[test]
+fn two_servers_with_one_number_are_told_of() {
+    let notices = |actions: &[Action]| {
+        let is = |action: &&Action| matches!(action, Action::Notice(Notice::SameNumber(1)));
+        actions.iter().filter(is).count()
+    };
+    // The record says that gateway 1 is the owner, and it answers: it is not this one.
+    let mut bench = Bench::standby(&record(4, Some(1)));
+    let told: usize = (0..5)
+        .map(|_| notices(&bench.pings(1, &[Response::Owner(Epoch(4))], Duration::ZERO)))
+        .sum();
+    assert_eq!(told, 1, "once");
+    // Two standbys, or a standby that is the owner as well.
+    for twice in [[1, 2], [2, 2]] {
+        let mut bench = Bench::standby(&record(4, None));
+        bench.takes_over(&record(4, None));
+        let op = bench.announced.expect("it is announced");
+        let acks = twice.map(|n| Ack(Response::NotOwner(Epoch(5), GatewayId(n)).encode())).into();
+        let actions = bench.done(op, Ok(Reply::Acks { acks, all: true }));
+        let told = actions.iter().any(|it| matches!(it, Action::Notice(Notice::SameNumber(_))));
+        assert!(told, "{twice:?}: {actions:?}");
+    }
+}
+
+#[test]
+fn a_group_does_not_go_to_a_gateway_that_does_not_answer() {
+    for acks in [Vec::new(), vec![Ack(Response::NotOwner(Epoch(5), GatewayId(0)).encode())]] {
+        let mut bench = Bench::owner();
+        let actions = bench.input(Input::Order(Order::MoveTo(GatewayId(2))));
+        let [Action::Notify(op, ..)] = actions[..] else { panic!("{actions:?}") };
+        let actions = bench.done(op, Ok(Reply::Acks { acks, all: false }));
+        let order = Order::MoveTo(GatewayId(2));
+        assert_eq!(actions, [Action::Refuse(order, Refusal::Absent)]);
+        assert!(bench.gateway.gate().is_open());
+    }
 }
 
 /// The answer to the blocklisting of a silent owner, and what comes of it.
@@ -339,7 +437,9 @@ fn an_entry_that_ends_too_soon_is_no_fence() {
         let [Action::Notice(notice), Action::Notify(..)] = &actions[..] else {
             panic!("{actions:?}")
         };
-        let Notice::ShortEntry { address, lasts: told, again } = notice;
+        let Notice::ShortEntry { address, lasts: told, again } = notice else {
+            panic!("{notice:?}")
+        };
         assert_eq!((&address[..], *told), ("192.0.2.7:0/0", lasts));
         let text = format!("{notice}");
         assert!(text.contains("ceph osd blocklist rm 192.0.2.7:0/0"), "{text}");
@@ -394,6 +494,9 @@ fn whoever_was_quicker_keeps_the_group() {
                 | Action::BreakLock(op, _)
                 | Action::Acquire(op)
                 | Action::Refresh(op) => bench.done(op, Ok(Reply::Done)),
+                Action::Swap { op, record, .. } if record.epoch == before.epoch => {
+                    bench.done(op, Ok(Reply::Done))
+                }
                 Action::Swap { .. } => panic!("it stands for epoch 5 of another"),
                 _ => break,
             };
@@ -495,7 +598,7 @@ fn commands_of_an_earlier_epoch_are_never_executed() {
 fn a_planned_move_drains_flushes_and_leaves() {
     let mut bench = Bench::owner();
     let stamp = bench.gateway.gate().connected().stamp();
-    let actions = bench.input(Input::Order(Order::MoveTo(GatewayId(2))));
+    let actions = bench.moves();
     let [Action::Gate(gate), Action::Drain(op)] = actions[..] else { panic!("{actions:?}") };
     assert_eq!(gate.admits(stamp), Admission::Busy);
     let actions = bench.done(op, Ok(Reply::Done));
@@ -516,7 +619,7 @@ fn a_drain_that_does_not_end_keeps_the_owner() {
     let mut bench = Bench::owner();
     let order = Order::MoveTo(GatewayId(2));
     let stamp = bench.gateway.gate().connected().stamp();
-    let actions = bench.input(Input::Order(order));
+    let actions = bench.moves();
     let Action::Drain(op) = actions[1] else { panic!("{actions:?}") };
     assert_eq!(bench.gateway.timeout(), Some(bench.now + SECOND));
     bench.now += SECOND;
@@ -529,7 +632,7 @@ fn a_drain_that_does_not_end_keeps_the_owner() {
 #[test]
 fn a_release_that_does_not_end_fences_the_owner() {
     let mut bench = Bench::owner();
-    let actions = bench.input(Input::Order(Order::MoveTo(GatewayId(2))));
+    let actions = bench.moves();
     let Action::Drain(op) = actions[1] else { panic!("{actions:?}") };
     let Action::Flush(op) = bench.done(op, Ok(Reply::Done))[0] else { panic!("no flush") };
     bench.done(op, Ok(Reply::Done));
@@ -583,9 +686,9 @@ fn a_forwarded_request_is_answered_as_far_as_is_known() {
     let cases = [
         (owner(Response::Done(vec![7])), false, Answer::Body(vec![7])),
         (owner(Response::Busy), false, Answer::Busy),
-        (owner(Response::NotOwner(Epoch(4))), true, Answer::Busy),
+        (owner(Response::NotOwner(Epoch(4), GatewayId(2))), true, Answer::Busy),
         (Vec::new(), true, Answer::Busy),
-        (owner(Response::NotOwner(Epoch(4))), false, Answer::Unknown),
+        (owner(Response::NotOwner(Epoch(4), GatewayId(2))), false, Answer::Unknown),
     ];
     for (acks, all, answer) in cases {
         let mut bench = Bench::standby(&record(4, Some(0)));
@@ -663,7 +766,7 @@ fn an_heir_whose_own_takeover_came_too_late_takes_the_group_at_once() {
         _ => None,
     });
     bench.done(op.unwrap(), Ok(Reply::Record(bytes(&moved))));
-    let (steps, actions) = bench.steps(actions, &before, 6, Failure::Lost);
+    let (steps, actions) = bench.steps(actions, &before, 7, Failure::Lost);
     assert_eq!(steps.last(), Some(&"read"));
     let [Action::DropClient { .. }, Action::NewClient(op)] = actions[..] else {
         panic!("{actions:?}")
@@ -681,19 +784,23 @@ fn a_move_behind_a_takeover_waits_while_a_watcher_may_be_dead() {
     // One has not answered.
     let op = bench.announced.expect("it is announced");
     bench.done(op, Ok(Reply::Acks { acks: Vec::new(), all: false }));
-    let actions = bench.input(Input::Order(Order::MoveTo(GatewayId(2))));
-    assert_eq!(actions, [], "the owner goes on");
+    assert_eq!(bench.moves(), [], "the owner goes on");
     assert!(bench.gateway.gate().is_open());
     let due = bench.gateway.timeout().expect("there is something to do");
     assert!(due > bench.now && due <= bench.now + 6 * SECOND);
-    while !drains(&bench.input(Input::Tick)) {
+    let heir = loop {
+        // Behind the time, the other gateway is asked once more.
+        if let [Action::Notify(op, ..)] = bench.input(Input::Tick)[..] {
+            break op;
+        }
         let due = bench.gateway.timeout().expect("it is still to come");
         assert!(due > bench.now, "it is due, and does not begin");
         bench.now = due;
-    }
+    };
+    assert!(drains(&bench.is_there(heir)));
 
     let mut bench = Bench::owner();
-    assert!(drains(&bench.input(Input::Order(Order::MoveTo(GatewayId(2))))));
+    assert!(drains(&bench.moves()));
 }
 
 #[test]
@@ -856,7 +963,9 @@ fn a_takeover_looks_at_all_images_of_the_record() {
             Action::Look(op) => (*op, Reply::Seen { record: bytes(&before), locks: Vec::new() }),
             Action::Blocklist(op, ..) => (*op, Reply::Listed(TEN_YEARS)),
             Action::WaitForMap(op) | Action::BreakLock(op, _) => (*op, Reply::Done),
-            Action::Acquire(op) | Action::Refresh(op) => (*op, Reply::Done),
+            Action::Acquire(op) | Action::Refresh(op) | Action::Swap { op, .. } => {
+                (*op, Reply::Done)
+            }
             other => panic!("{other:?}"),
         };
         actions = bench.done(op, Ok(reply));

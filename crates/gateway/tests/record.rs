@@ -4,7 +4,7 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, SocketAddrV6};
 
 use lunet_gateway::{
     Access, AccessState, ClientName, Contents, Epoch, GatewayId, MAX_VOLUMES, Malformed, Message,
-    Owner, Port, Record, Registered, Reserved, Response, Sanitize, Volume,
+    Owner, Port, Record, Registered, Reserved, Response, Sanitize, Taker, Volume,
 };
 use lunet_reservations::{Kind, Register, Registrant, Reservations};
 use proptest::collection::vec;
@@ -51,6 +51,7 @@ prop_compose! {
         epoch in 1_u64..1 << 60,
         revision in 0_u64..1 << 60,
         owner in 0_u8..3,
+        taken in any::<bool>(),
         portal in portal(),
         secret in any::<[u8; 32]>(),
         id in 0_u16..4,
@@ -58,6 +59,7 @@ prop_compose! {
         volumes in vec(volume(), 0..4),
     ) -> Record {
         let client = ClientName { address: format!("192.0.2.{id}:0/7"), lock: "client.7".into() };
+        let taker = Taker { gateway: GatewayId(id), client: client.clone() };
         let owned = Owner { gateway: GatewayId(id), client, portal };
         let ports = (0..4).map(|n| Port { gateway: GatewayId(n), group: n + 1, relative: n + 1 });
         let sanitize = [
@@ -69,7 +71,8 @@ prop_compose! {
         let volumes: Vec<_> = volumes.into_iter().enumerate().map(|(at, volume)| {
             let (reserved, modes, mark, naa, serial) = volume;
             let image = format!("rbd/image{at}");
-            Volume { image, naa, serial, reserved, modes, sanitize: sanitize[usize::from(mark)] }
+            let (id, sanitize) = (format!("{mark}a"), sanitize[usize::from(mark)]);
+            Volume { image, id, naa, serial, reserved, modes, sanitize }
         }).collect();
         let contents = Contents { volumes };
         Record {
@@ -77,6 +80,7 @@ prop_compose! {
             revision,
             owner: (owner == 1).then_some(owned),
             heir: (owner == 2).then_some(GatewayId(id)),
+            taker: taken.then_some(taker),
             target,
             ports: ports.collect(),
             secret,
@@ -131,7 +135,7 @@ proptest! {
         let epoch = Epoch(epoch);
         let (message, response) = match kind {
             0 => (Message::Ping(epoch), Response::Owner(epoch)),
-            1 => (Message::Changed(epoch), Response::NotOwner(epoch)),
+            1 => (Message::Changed(epoch), Response::NotOwner(epoch, GatewayId(3))),
             2 => (Message::Forward(epoch, body.clone()), Response::Done(body)),
             _ => (Message::Move(epoch, GatewayId(7)), Response::Busy),
         };
@@ -160,8 +164,8 @@ fn plain() -> Record {
 fn another_version_and_other_objects_are_left_alone() {
     let bytes = plain().encode().unwrap();
     let mut newer = bytes.clone();
-    newer[4] = 2;
-    assert_eq!(Record::decode(&newer), Err(Malformed::Version(2)));
+    newer[4] = 3;
+    assert_eq!(Record::decode(&newer), Err(Malformed::Version(3)));
     let mut other = bytes;
     other[0] = b'X';
     assert_eq!(Record::decode(&other), Err(Malformed::Magic));
@@ -171,6 +175,7 @@ fn another_version_and_other_objects_are_left_alone() {
 #[test]
 fn what_makes_no_sense_is_not_written() {
     let volume = |image: usize| Volume {
+        id: "1a".into(),
         image: image.to_string(),
         naa: [0; 16],
         serial: String::new(),

@@ -9,12 +9,12 @@ use std::time::{Duration, Instant};
 
 use lunet_gateway::{
     Action, Condition, Contents, Epoch, Failure, Gateway, GatewayId, Input, NotifyId, OpId, Order,
-    Record, Reply, Request, Result,
+    Record, Reply, Request, Result, Volume,
 };
 use lunet_rbd::{ImageName, Place, Watched};
 
 use crate::serving::{Drained, Serving, Storage};
-use crate::session::Session;
+use crate::session::{Session, may_have};
 use crate::shared::{Heard, Shared, Shares};
 use crate::store::{Error, Said};
 
@@ -115,6 +115,14 @@ pub(crate) enum Event {
     Write(Shared, Sender<std::result::Result<(), Error>>),
     /// Other gateways are to be told that it was.
     Tell(Sender<Told>),
+    /// The configuration was looked at.
+    Seen,
+    /// The volumes that the group is to have.
+    Volumes(Vec<Volume>),
+    /// It cannot have them.
+    NotHad(Error),
+    /// Whether the group can have other images is to be looked at.
+    Look(Vec<String>, Sender<std::result::Result<(), Error>>),
     /// For the state machine.
     Input(Input),
     /// It is over.
@@ -178,6 +186,20 @@ impl Handle {
         let (sender, done) = channel();
         // Without a receiver the group has ended.
         drop(self.0.send(Event::Write(shared, sender)));
+        done
+    }
+
+    /// The group is to have these volumes: those of the record that are not among them leave it, and of those that stay it keeps
+    /// what it knows. Counts if this gateway owns the group, and if nobody else uses the images that are new.
+    pub fn have(&self, volumes: Vec<Volume>) {
+        drop(self.0.send(Event::Volumes(volumes)));
+    }
+
+    /// Sees whether the group can have these images, by their names. The result comes when the cluster has answered; none comes
+    /// if the group ends before.
+    pub fn look_at(&self, images: Vec<String>) -> Receiver<std::result::Result<(), Error>> {
+        let (sender, done) = channel();
+        drop(self.0.send(Event::Look(images, sender)));
         done
     }
 
@@ -351,6 +373,19 @@ impl Driver {
                 Ok(Event::Write(shared, done)) => self.write_config(shared, done),
                 Ok(Event::Tell(told)) => self.tell_of_config(told),
                 Ok(Event::Made(op, made)) => self.made(op, *made),
+                Ok(Event::Seen) => {
+                    self.serving.seen();
+                    None
+                }
+                Ok(Event::Volumes(volumes)) => self.have(volumes),
+                Ok(Event::NotHad(error)) => {
+                    self.serving.not_had(&error);
+                    None
+                }
+                Ok(Event::Look(images, done)) => {
+                    self.beside(done, move |session| may_have(session.client(), &images).map(drop));
+                    None
+                }
             };
             if let Some(input) = input {
                 self.gateway.handle(self.begun.elapsed(), input);
@@ -474,17 +509,18 @@ impl Driver {
         let taken = made.and_then(|session| {
             let (name, images) = (session.name.clone(), session.images.clone());
             let record = session.record.clone();
+            let named = record.contents.volumes.iter().map(|volume| volume.image.clone()).collect();
             self.ready = Some(Ready::new(session));
             let storage = Storage { client: op, record, images };
             self.serving.storage(Some(storage)).map_err(Error::Refused)?;
-            Ok(name)
+            Ok(Reply::Client { name, images: named })
         });
         match taken {
-            Ok(name) => {
+            Ok(reply) => {
                 if self.trouble.take().is_some() {
                     self.serving.trouble(None);
                 }
-                Some(Input::Done(op, Ok(Reply::Client(name))))
+                Some(Input::Done(op, Ok(reply)))
             }
             Err(error) => {
                 self.drop_client(false);
@@ -530,12 +566,12 @@ impl Driver {
             let done = look(&session, &name);
             let op = session.op;
             drop(session);
-            if matches!(
-                done,
-                Err(Error::NotTaken(_) | Error::Unreadable { .. } | Error::NoShared(_))
-            ) {
-                drop(sender.send(Event::Input(Input::WatchFailed(op))));
-            }
+            drop(sender.send(match done {
+                Err(Error::NotTaken(_) | Error::Unreadable { .. } | Error::NoShared(_)) => {
+                    Event::Input(Input::WatchFailed(op))
+                }
+                _ => Event::Seen,
+            }));
         });
         // Without a thread it is looked at the next time.
         drop(seen);
@@ -563,6 +599,30 @@ impl Driver {
     ) -> Option<Input> {
         let name = self.config.group.name.clone();
         self.beside(done, move |session| session.write_config(&name, &next));
+        None
+    }
+
+    /// An owner is to have these volumes, if nobody uses those that are new.
+    fn have(&self, mut volumes: Vec<Volume>) -> Option<Input> {
+        let ready = self.ready.as_ref()?;
+        let (session, sender) = (Arc::clone(&ready.session), self.sender.clone());
+        let looks = Builder::new().name("lunet-group-ask".into()).spawn(move || {
+            let known = &session.record.contents.volumes;
+            let is_new = |it: &Volume| known.iter().all(|known| known.image != it.image);
+            let mut new: Vec<_> = volumes.iter_mut().filter(|it| is_new(it)).collect();
+            let images: Vec<_> = new.iter().map(|volume| volume.image.clone()).collect();
+            let found = may_have(session.client(), &images);
+            if let Ok(ids) = &found {
+                new.iter_mut().zip(ids).for_each(|(volume, id)| volume.id.clone_from(id));
+            }
+            drop(session);
+            drop(sender.send(match found {
+                Ok(_) => Event::Input(Input::Volumes(volumes)),
+                Err(error) => Event::NotHad(error),
+            }));
+        });
+        // Without a thread: whoever wants them says so again.
+        drop(looks);
         None
     }
 

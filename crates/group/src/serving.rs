@@ -107,6 +107,14 @@ pub trait Serving: Send {
     /// another one. `None`: it has one.
     fn trouble(&mut self, trouble: Option<&Error>);
 
+    /// The configuration that the gateways share was looked at, and is served, as far as is known.
+    fn seen(&mut self) {}
+
+    /// The group cannot have the volumes that it [is to have](crate::Handle::have), and why.
+    fn not_had(&mut self, why: &Error) {
+        let _ = why;
+    }
+
     /// What the gateway is, and what it knows of its group, has changed.
     fn status(&mut self, status: &Status) {
         let _ = status;

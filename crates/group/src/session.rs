@@ -6,7 +6,9 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::Sender;
 use std::time::Duration;
 
-use lunet_gateway::{Ack, ClientName, Epoch, Failure, GatewayId, OpId, Record, Reply, Result};
+use lunet_gateway::{
+    Ack, ClientName, Epoch, Failure, GatewayId, OpId, Record, Reply, Result, Volume,
+};
 use lunet_rbd::{Client, Image, ImageName, Object};
 
 use crate::driver::{Config, Event};
@@ -76,7 +78,7 @@ impl Session {
         let record = store::load(&object, &group.name)?;
         config.agrees.ask(&record).map_err(Error::Disagrees)?;
         let volumes = record.contents.volumes.iter();
-        let images = volumes.map(|volume| open_image(&client, &volume.image));
+        let images = volumes.map(|volume| open_known(&client, volume));
         let images = images.collect::<std::result::Result<_, _>>()?;
         // Without a receiver the group has ended.
         let own = sender.clone();
@@ -151,6 +153,11 @@ impl Session {
             acks.answers.iter().filter_map(|answer| Heard::decode(answer)).collect();
         heard.sort_by_key(|one| one.gateway);
         Ok((heard, acks.all))
+    }
+
+    /// The RADOS client.
+    pub fn client(&self) -> &Arc<Client> {
+        self.object.client()
     }
 
     /// Has the images know what they are like now, and the server what the group's configuration is, before anything is
@@ -237,6 +244,32 @@ fn watch_config(
         store::ENOENT => Error::NoShared(shared::object_of(group)),
         errno => Error::of("watch the group's configuration", errno),
     })
+}
+
+/// Sees whether a group can have these images: they are there, and nobody has their locks. Their ids.
+pub(crate) fn may_have(
+    client: &Arc<Client>,
+    images: &[String],
+) -> std::result::Result<Vec<String>, Error> {
+    let id = |image: &String| {
+        let opened = open_image(client, image)?;
+        let locker = opened.locker();
+        match locker.map_err(|errno| Error::of("look at the lock of an image", errno))? {
+            Some((address, _)) => Err(Error::InUse { image: image.clone(), address }),
+            None => Ok(opened.id().to_owned()),
+        }
+    };
+    images.iter().map(id).collect()
+}
+
+/// The image of a volume of the record. Another one by that name is none.
+fn open_known(client: &Arc<Client>, volume: &Volume) -> std::result::Result<Arc<Image>, Error> {
+    let image = open_image(client, &volume.image)?;
+    if image.id() != volume.id {
+        let (name, id) = (volume.image.clone(), image.id().to_owned());
+        return Err(Error::Another { image: name, id, before: volume.id.clone() });
+    }
+    Ok(image)
 }
 
 fn open_image(client: &Arc<Client>, image: &str) -> std::result::Result<Arc<Image>, Error> {

@@ -6,6 +6,7 @@ use std::sync::Arc;
 use lunet_gateway::{Epoch, Invalid, Malformed, Record};
 use lunet_rbd::{Client, ImageName, Object, Place};
 
+use crate::session::may_have;
 use crate::shared::Unreadable;
 
 /// What a server has to say of a group, in one sentence.
@@ -78,6 +79,30 @@ pub enum Error {
     /// There is no client.
     #[error("this gateway has no connection to the cluster of the group")]
     NoClient,
+    /// An image is another one than it was.
+    #[error(
+        "image {image} has the id {id}, and that of the group had {before}: another image has got its name; give that one back \
+         its own, or have the group get another volume"
+    )]
+    Another {
+        /// Its name, as records have it.
+        image: String,
+        /// Its id.
+        id: String,
+        /// What the record says.
+        before: String,
+    },
+    /// Somebody else uses an image.
+    #[error(
+        "image {image} is in use by the client {address}, which may be another server or group, or a virtual machine: end that \
+         first; if its machine is dead for sure, `rbd lock ls {image}` and `rbd lock rm`"
+    )]
+    InUse {
+        /// Its name, as records have it.
+        image: String,
+        /// Who has its lock.
+        address: String,
+    },
     /// It makes no sense.
     #[error(transparent)]
     Invalid(#[from] Invalid),
@@ -144,14 +169,24 @@ fn object(group: &Place) -> Result<Object, Error> {
     open(&Arc::new(Client::connect(group)?), &group.name)
 }
 
-/// Makes the record of a new group. Blocks.
+/// Makes the record of a new group, with the ids of its images. Blocks.
 ///
 /// # Errors
-/// The group is there already, or the record makes no sense, or the cluster's.
-pub fn create(group: &Place, record: &Record) -> Result<(), Error> {
+/// The group is there already, or the record makes no sense, or an image is not there or is used by somebody, or the cluster's.
+pub fn create(group: &Place, mut record: Record) -> Result<(), Error> {
+    let client = connect(group)?;
+    let object = open(&client, &group.name)?;
+    // A group that is there has its images locked, and is the better thing to tell of.
+    if object.read().is_ok() {
+        return Err(Error::Exists(object_of(&group.name)));
+    }
+    let volumes = &mut record.contents.volumes;
+    let images: Vec<_> = volumes.iter().map(|volume| volume.image.clone()).collect();
+    let ids = may_have(&client, &images)?;
+    volumes.iter_mut().zip(ids).for_each(|(volume, id)| volume.id = id);
     let bytes = record.encode()?;
     let version = version(record.epoch, record.revision);
-    match open(&connect(group)?, &group.name)?.create(&version, &bytes) {
+    match object.create(&version, &bytes) {
         Ok(()) => Ok(()),
         Err(EEXIST) => Err(Error::Exists(object_of(&group.name))),
         Err(errno) => Err(Error::of("make the group's record", errno)),

@@ -23,6 +23,9 @@ const SHORT: Time = 86_400 * SEC;
 /// A client, by the order in which they were made.
 pub type ClientIx = usize;
 
+/// A client that is no gateway's.
+pub const FOREIGN: ClientIx = 0;
+
 /// The cluster.
 #[derive(Debug)]
 pub struct Cluster {
@@ -89,6 +92,22 @@ pub struct Client {
     /// Nothing comes back before.
     pub back: Time,
     sent: Time,
+}
+
+impl Client {
+    fn new(gateway: usize, made_by: OpId) -> Self {
+        Self {
+            gateway,
+            made_by,
+            map: 0,
+            ended: false,
+            locked: [false; VOLUMES],
+            watch_lost: false,
+            pipes: [0; OSDS],
+            back: 0,
+            sent: 0,
+        }
+    }
 }
 
 /// Who waits for the answer of an operation.
@@ -197,7 +216,7 @@ impl Cluster {
             watchers: Vec::new(),
             notifies: BTreeMap::new(),
             next_notify: 1,
-            clients: Vec::new(),
+            clients: vec![Client::new(0, OpId(0))],
         }
     }
 
@@ -222,6 +241,20 @@ impl Cluster {
     /// An OSD stands still until then.
     pub fn stick(&mut self, osd: usize, until: Time) {
         self.osds[osd].stuck_until = until;
+    }
+
+    /// Somebody who is no gateway locks an image. False if it is locked.
+    pub fn lock_for_others(&mut self, image: usize) -> bool {
+        let free = self.locks[image].is_none();
+        if free {
+            self.locks[image] = Some(FOREIGN);
+        }
+        free
+    }
+
+    /// And lets go of it.
+    pub fn free_of_others(&mut self, image: usize) {
+        self.locks[image].take_if(|client| *client == FOREIGN);
     }
 
     fn blocklisted(&self, client: ClientIx, map: u64, now: Time) -> bool {
@@ -451,6 +484,9 @@ impl World {
     /// A client is put on the blocklist, and the list is read: how long its entry lasts. One that is on it keeps its end,
     /// whatever was asked for.
     pub fn blocklist(&mut self, client: ClientIx, limit: Time) -> Time {
+        if client == FOREIGN {
+            self.wrong("somebody is blocklisted who is no gateway".into());
+        }
         let now = self.now + self.cluster.leap;
         self.cluster.blocklist.retain(|entry| entry.until + ENTRY_KEPT > now);
         self.cluster.map += 1;
@@ -526,17 +562,7 @@ impl World {
 
     /// A new client; it is not connected yet.
     pub fn new_client(&mut self, gateway: usize, made_by: OpId) -> ClientIx {
-        self.cluster.clients.push(Client {
-            gateway,
-            made_by,
-            map: 0,
-            ended: false,
-            locked: [false; VOLUMES],
-            watch_lost: false,
-            pipes: [0; OSDS],
-            back: 0,
-            sent: 0,
-        });
+        self.cluster.clients.push(Client::new(gateway, made_by));
         self.cluster.clients.len() - 1
     }
 }

@@ -3,7 +3,7 @@
 use lunet_gateway::{Condition, GatewayId, Order};
 
 use crate::world::{Event, World};
-use crate::{MS, OSDS, SEC, Time};
+use crate::{MS, OSDS, SEC, Time, VOLUMES};
 
 /// How much later it is for the cluster after a leap: longer than its blocklist entries last by default.
 const LEAP: Time = 7200 * SEC;
@@ -30,6 +30,8 @@ pub enum Fault {
     Leap,
     /// The owner's client is blocklisted for an hour, by other hands than a gateway's.
     Shunt,
+    /// Somebody who is no gateway looks whether an image is free, and locks it for a while; it looks so many times more.
+    Foreign(u8),
     /// A volume is taken out of the group, and put into it again later.
     Volumes,
     /// An administrator has the group move.
@@ -61,6 +63,14 @@ impl World {
                 self.heals_at(at);
                 self.at(at, Event::Fault(fault));
             }
+        }
+        for _ in 0..plan.foreign {
+            // From the beginning on, or when a gateway has let go of it.
+            let at = match self.chance.once_in(2) {
+                true => 0,
+                false => self.chance.between(SEC, (1 + plan.seconds) * SEC),
+            };
+            self.at(at, Event::Fault(Fault::Foreign(100)));
         }
         self.next_step = plan.steps.first().copied();
     }
@@ -108,6 +118,7 @@ impl World {
             Fault::Hold => self.hold(),
             Fault::Leap => self.cluster.leap += LEAP,
             Fault::Shunt => self.shunt(),
+            Fault::Foreign(left) => self.foreign(left),
             Fault::Volumes => {
                 self.taken_out += 1;
                 self.configured();
@@ -143,6 +154,17 @@ impl World {
         let until = self.now + self.lasting();
         self.heals_at(until);
         self.at(until, Event::Unlist(client));
+    }
+
+    fn foreign(&mut self, left: u8) {
+        let image = self.chance.below(VOLUMES as u64) as usize;
+        if self.cluster.lock_for_others(image) {
+            let until = self.now + self.lasting();
+            self.heals_at(until);
+            self.at(until, Event::Free(image));
+        } else if left > 0 {
+            self.at(self.now + 20 * MS, Event::Fault(Fault::Foreign(left - 1)));
+        }
     }
 
     /// The gateways hear of another configuration, each in its own time.

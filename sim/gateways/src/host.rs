@@ -106,7 +106,7 @@ const MOST_UNKNOWN: u32 = 2;
 /// BUSY in a row, until another path is tried.
 const MOST_BUSY: u32 = 30;
 /// How long anything may take when all faults are over: watches end after 30 s, then somebody takes over.
-const PATIENCE: Time = 60 * SEC;
+const PATIENCE: Time = 120 * SEC;
 
 #[derive(Clone, Debug)]
 struct Task {

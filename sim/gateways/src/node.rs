@@ -371,6 +371,10 @@ impl World {
             Action::Answer(id, answer) => self.answer_request(gateway, id, answer),
             Action::Refuse(_, Refusal::NotDrained) => self.refused_moves += 1,
             Action::Notice(Notice::ShortEntry { .. }) => self.short_entries += 1,
+            Action::Notice(Notice::InUse { .. }) => {}
+            Action::Notice(Notice::SameNumber(number)) => {
+                self.wrong(format!("gateway {number} is believed to be two"));
+            }
             Action::Refuse(..) => {}
             _ => unreachable!("the cluster's"),
         }

@@ -36,6 +36,8 @@ pub struct Plan {
     pub leaps: u8,
     /// An administrator, or a tool, blocklists the owner for an hour.
     pub shunts: u8,
+    /// Times that somebody who is no gateway locks an image for a while, if it is free.
+    pub foreign: u8,
     /// Times that a volume is taken out of the group, and put into it again.
     pub volumes: u8,
     /// Standbys pass commands on to the owner.
@@ -64,6 +66,7 @@ impl Plan {
         let mut apart = Chance::new(spread ^ chance.clone().below(u64::MAX));
         let shunts = u8::from(!calm && apart.once_in(4));
         let relays = !apart.once_in(4);
+        let foreign = if !calm && apart.once_in(4) { 1 + apart.below(2) as u8 } else { 0 };
         let volumes = if apart.once_in(3) { 1 + apart.below(3) as u8 } else { 0 };
         Self {
             gateways: 2 + chance.below(3) as u8,
@@ -80,6 +83,7 @@ impl Plan {
             holds,
             leaps,
             shunts,
+            foreign,
             volumes,
             relays,
             steps: (0..steps).map(|_| 1 + chance.below(60) as u32).collect(),
@@ -98,6 +102,7 @@ impl Plan {
             self.stuck,
             self.holds,
             self.shunts,
+            self.foreign,
         ];
         faults.iter().all(|count| *count == 0) && self.steps.is_empty() && self.slow == 0
     }

@@ -23,7 +23,7 @@ const MOVE_LIMIT: Time = 2 * SEC;
 /// How long a group may be without an owner after one was killed, if nothing else goes wrong.
 const TAKEOVER_LIMIT: Time = 10 * SEC;
 /// How long after the last fault a world may go on.
-const WORLD_LIMIT: Time = 200 * SEC;
+const WORLD_LIMIT: Time = 400 * SEC;
 /// Events of a world at the most.
 const MOST_EVENTS: u64 = 3_000_000;
 
@@ -58,6 +58,7 @@ pub enum Event {
     Ordered(Order),
     Configured,
     Back,
+    Free(usize),
 }
 
 #[derive(Debug)]
@@ -157,6 +158,7 @@ pub struct World {
 fn volume(number: usize) -> Volume {
     Volume {
         image: name_of(number),
+        id: format!("id{number}"),
         naa: [number as u8; 16],
         serial: format!("serial{number}"),
         reserved: Reserved::default(),
@@ -331,6 +333,7 @@ impl World {
             Event::Start(gateway) => self.start(gateway),
             Event::Reachable(gateway) => self.reachable(gateway),
             Event::Unlist(client) => self.unlist(client),
+            Event::Free(image) => self.cluster.free_of_others(image),
             Event::Back => {
                 self.taken_out -= 1;
                 self.configured();
@@ -418,7 +421,7 @@ impl World {
             }
         }
         let plan = &self.plan;
-        let others = [plan.freezes, plan.cuts, plan.outages, plan.stuck, plan.holds, plan.shunts];
+        let others = [plan.freezes, plan.cuts, plan.outages, plan.stuck, plan.holds, plan.shunts, plan.foreign];
         let alone = plan.kills == 1 && plan.steps.is_empty() && others.iter().all(|n| *n == 0);
         if let Some(since) = self.owner_killed.take()
             && alone

@@ -166,6 +166,7 @@ fn a_nexus_of_another_gateway_registers_and_preempts() {
         // READ KEYS and READ FULL STATUS at the standby, by the record.
         let volume = Volume {
             image: "pool/image".into(),
+            id: "1a".into(),
             naa,
             serial: String::new(),
             reserved: reserved.clone(),
@@ -234,6 +235,7 @@ fn a_record_is_taken_up_before_the_gate_opens() {
         let (naa, reserved) = reserved.expect("it is reserved");
         let volume = Volume {
             image: "pool/image".into(),
+            id: "1a".into(),
             naa,
             serial: String::new(),
             reserved,

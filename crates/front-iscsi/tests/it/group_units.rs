@@ -48,6 +48,7 @@ fn said(group: &GroupHandle, id: u64, kept: bool) {
 fn record_of(keep: &Keep) -> Record {
     let volume = Volume {
         image: "pool/image".into(),
+        id: "1a".into(),
         naa: keep.naa,
         serial: String::new(),
         reserved: Reserved::default(),

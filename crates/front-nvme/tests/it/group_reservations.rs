@@ -179,6 +179,7 @@ fn a_host_of_another_gateway_registers_and_preempts() {
 fn record(reserved: Reserved) -> Record {
     let volume = lunet_gateway::Volume {
         image: "rbd/a".into(),
+        id: "1a".into(),
         naa: [1; 16],
         serial: "1".into(),
         reserved,

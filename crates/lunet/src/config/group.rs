@@ -370,11 +370,11 @@ fn wrong_with(group: &Group, target: &Target, around: &Around<'_>) -> Vec<String
         wrong.extend(wrong_with_portals(group.gateway, &leading));
     }
     let in_order = target.luns.iter().enumerate().all(|(n, (lun, _))| usize::from(*lun) == n);
-    if target.luns.is_empty() || target.luns.len() > MAX_VOLUMES || !in_order {
-        wrong.push(format!(
-            "has a target whose LUNs are not 0, 1, 2 and so on without a gap, up to {MAX_VOLUMES} of them: all gateways number \
-             them alike"
-        ));
+    if target.luns.is_empty() || target.luns.len() > MAX_VOLUMES {
+        wrong.push(format!("has a target with no LUN, or with more than {MAX_VOLUMES}"));
+    } else if !in_order && !group.shared {
+        let text = "has a target whose LUNs are not 0, 1, 2 and so on without a gap: all gateways number them alike";
+        wrong.push(text.to_owned());
     }
     wrong
 }

@@ -1,16 +1,21 @@
 //! What a configuration and the record of a group have to agree on, and the record of a new one.
 
+use std::io;
+
 use lunet_front_iscsi::FAMILIES;
 use lunet_gateway::{Contents, GatewayId, Port, Record, Reserved, Sanitize, Volume};
 use lunet_scsi::Designator;
 
 use crate::config::{self, Config, Group, image_of};
 use crate::identity::{self, Machine};
+use crate::live::Manager;
 
 /// What the configuration of this gateway says of a group.
 pub(super) struct Expected {
     target: String,
     gateway: u16,
+    /// All gateways have one configuration: the owner has the record follow it.
+    shared: bool,
     /// By LUN.
     volumes: Vec<config::Volume>,
 }
@@ -19,7 +24,15 @@ impl Expected {
     pub(super) fn new(config: &Config, group: &Group) -> Self {
         let target = &config.targets[group.target];
         let volumes = target.luns.iter().map(|(_, at)| config.volumes[*at].clone()).collect();
-        Self { target: target.name.clone(), gateway: group.gateway, volumes }
+        Self { target: target.name.clone(), gateway: group.gateway, shared: group.shared, volumes }
+    }
+
+    /// What the configuration in force says of a group.
+    pub(super) fn now(manager: &Manager, group: &str) -> Option<Self> {
+        let now = manager.now();
+        let config = &now.plan.config;
+        let found = config.groups.iter().find(|one| one.name == group)?;
+        Some(Self::new(config, found))
     }
 
     /// Says in one sentence what of a record is otherwise here.
@@ -35,21 +48,54 @@ impl Expected {
         let images = |all: Vec<String>| all.join(", ");
         let theirs: Vec<String> = kept.iter().map(|volume| volume.image.clone()).collect();
         let ours: Vec<String> = self.volumes.iter().map(image).collect();
-        if theirs != ours {
+        if theirs != ours && !self.shared {
             return Err(format!("its images are {}, and here {}", images(theirs), images(ours)));
         }
-        self.volumes.iter().zip(kept).try_for_each(|(volume, kept)| agree(volume, kept))
+        let both = kept.iter().filter_map(|kept| Some((self.of_image(&kept.image)?, kept)));
+        both.into_iter().try_for_each(|(volume, kept)| agree(volume, kept))
     }
 
-    /// The volumes with the names that the record gives them. `None` if it does not agree.
-    pub(super) fn identified(&self, record: &Record) -> Option<Vec<config::Volume>> {
-        let both = self.volumes.iter().zip(&record.contents.volumes);
-        let identified = |(volume, kept): (&config::Volume, &Volume)| {
+    fn of_image(&self, name: &str) -> Option<&config::Volume> {
+        self.volumes.iter().find(|volume| image(volume) == name)
+    }
+
+    /// The volumes of a record in its order, with the names that it gives them; `None` for one that is none of the
+    /// configuration's any more, or not yet.
+    pub(super) fn identified(&self, record: &Record) -> Vec<Option<config::Volume>> {
+        let identified = |kept: &Volume| {
+            let volume = self.of_image(&kept.image)?;
             let (naa, serial) = (Some(designator(&kept.naa)?), Some(kept.serial.clone()));
             Some(config::Volume { naa, serial, ..volume.clone() })
         };
-        (record.contents.volumes.len() == self.volumes.len()).then_some(())?;
-        both.map(identified).collect()
+        record.contents.volumes.iter().map(identified).collect()
+    }
+
+    /// What the owner, which serves those volumes, is to have the record contain instead of that, with new names for new
+    /// volumes; `None` if nothing else. A volume that has left the group and comes back is another one for initiators, as nobody
+    /// knows what was written to its image meanwhile: one that the configuration has again before it has left the record leaves
+    /// that first.
+    ///
+    /// # Errors
+    /// The operating system has no random numbers.
+    pub(super) fn wanted(
+        &self,
+        contents: &Contents,
+        served: &[config::Volume],
+    ) -> io::Result<Option<Vec<Volume>>> {
+        let recorded = |name: &str| contents.volumes.iter().any(|kept| kept.image == name);
+        let is_served = |name: &str| served.iter().any(|volume| image(volume) == name);
+        let comes = |volume: &&config::Volume| {
+            let name = image(volume);
+            !recorded(&name) || is_served(&name)
+        };
+        let volumes: Vec<_> = self.volumes.iter().filter(comes).collect();
+        let same = volumes.len() == contents.volumes.len()
+            && volumes.iter().all(|volume| recorded(&image(volume)));
+        if !self.shared || same {
+            return Ok(None);
+        }
+        let machine = Machine::unkept()?;
+        Ok(Some(volumes.into_iter().map(|volume| named(&machine, volume)).collect()))
     }
 }
 
@@ -92,6 +138,23 @@ fn designator(naa: &[u8; 16]) -> Option<Designator> {
     }
 }
 
+/// A volume that comes into a group, as it is called here.
+fn named(machine: &Machine, volume: &config::Volume) -> Volume {
+    let identity = identity::of_volume(machine, volume);
+    let mut naa = [0; 16];
+    naa.iter_mut().zip(&*identity.naa).for_each(|(to, from)| *to = *from);
+    Volume {
+        image: image(volume),
+        // The cluster says it.
+        id: String::new(),
+        naa,
+        serial: identity.serial,
+        reserved: Reserved::default(),
+        modes: Vec::new(),
+        sanitize: Sanitize::None,
+    }
+}
+
 /// The record of a new group with so many gateways, whose volumes are called as they are here.
 pub(super) fn record_of(
     config: &Config,
@@ -101,20 +164,7 @@ pub(super) fn record_of(
     gateways: u16,
 ) -> Record {
     let Expected { target, volumes, .. } = Expected::new(config, group);
-    let volume = |volume: &config::Volume| {
-        let identity = identity::of_volume(machine, volume);
-        let mut naa = [0; 16];
-        naa.iter_mut().zip(&*identity.naa).for_each(|(to, from)| *to = *from);
-        Volume {
-            image: image(volume),
-            naa,
-            serial: identity.serial,
-            reserved: Reserved::default(),
-            modes: Vec::new(),
-            sanitize: Sanitize::None,
-        }
-    };
-    let volumes = volumes.iter().map(volume).collect();
+    let volumes = volumes.iter().map(|volume| named(machine, volume)).collect();
     let ports = (1..=gateways).map(port).collect();
     Record::new(&target, secret, ports, Contents { volumes })
 }

@@ -53,7 +53,7 @@ pub fn create(
     lunet_os::random::fill(&mut secret).context("cannot get random numbers")?;
     let record = record_of(config, group, &machine, secret, gateways);
     let Some(shared) = shared else {
-        lunet_group::create(&place, &record).with_context(of_group)?;
+        lunet_group::create(&place, record).with_context(of_group)?;
         return Ok(done);
     };
     let there = lunet_group::read_shared(&place).with_context(of_group)?;
@@ -63,7 +63,7 @@ pub fn create(
         Err(lunet_group::Error::None(_)) => {
             let revision = there.map_or(1, |there| there.revision + 1);
             lunet_group::write_shared(&place, &next(revision)).with_context(of_group)?;
-            lunet_group::create(&place, &record).with_context(of_group)?;
+            lunet_group::create(&place, record).with_context(of_group)?;
             Ok(done)
         }
         Err(error) => Err(error).with_context(of_group),
@@ -112,6 +112,8 @@ struct State {
     trouble: Option<String>,
     /// What an administrator has to do.
     notice: Option<String>,
+    /// Why the group cannot have the volumes of its configuration.
+    not_had: Option<String>,
     /// Why the latest order was not carried out.
     refused: Option<String>,
     /// The revision of the configuration in the cluster that is served.
@@ -390,7 +392,9 @@ impl Running {
             heir: heir.map(|heir| heir.0),
             epoch: epoch.0,
             config: state.revision,
-            trouble: state.trouble.clone().or_else(|| state.notice.clone()),
+            trouble: [&state.trouble, &state.notice, &state.not_had]
+                .into_iter()
+                .find_map(Clone::clone),
         }
     }
 }
@@ -429,12 +433,15 @@ fn start(
     let shards = Fronts::begin((iscsi, target), nvme.zip(subsystem), me.me, gate)?;
     let none = Status { condition: Condition::Fenced, epoch: Epoch(0), owner: None, heir: None };
     let revision = sharing::revision(manager, &group.name);
-    let state = State { status: none, trouble: None, notice: None, refused: None, revision };
+    let (trouble, notice, not_had, refused) = (None, None, None, None);
+    let state = State { status: none, trouble, notice, not_had, refused, revision };
     let state = Arc::new(Mutex::new(state));
-    let expected = Arc::new(Expected::new(config, group));
     let agrees = {
-        let expected = expected.clone();
-        Agrees::new(move |record| expected.agrees(record).map_err(Said))
+        let (manager, name) = (manager.clone(), group.name.clone());
+        Agrees::new(move |record| match Expected::now(&manager, &name) {
+            Some(expected) => expected.agrees(record).map_err(Said),
+            None => Err(Said("it has no such group".to_owned())),
+        })
     };
     let taker = Taker { group: group.name.clone(), manager: manager.clone(), state: state.clone() };
     let shared: Option<Arc<dyn Shares>> = match group.shared {
@@ -448,7 +455,6 @@ fn start(
         shards.take_requests(&thread);
         Server {
             name,
-            expected,
             shards,
             manager,
             state: seen,

@@ -6,8 +6,8 @@ use std::sync::{Arc, PoisonError};
 use lunet_backends::rbd::{Unanswered, of_group};
 use lunet_front_iscsi::Keep;
 use lunet_gateway::{
-    Access, Answer, Attention, Change, Contents, Epoch, Gate, Notice, OpId, Order, Port, Record,
-    Refusal, Request,
+    Access, Answer, Attention, Change, Condition, Contents, Epoch, Gate, Notice, OpId, Order, Port,
+    Record, Refusal, Request,
 };
 use lunet_group::{Drained, Error, Handle, Said, Serving, Status, Storage};
 use lunet_os::sync::Mutex;
@@ -25,7 +25,6 @@ const READ_ONLY: i32 = 30;
 /// A group's way to the shards, to what is served, and to whoever asks about it.
 pub(super) struct Server {
     pub(super) name: String,
-    pub(super) expected: Arc<Expected>,
     pub(super) shards: Fronts,
     pub(super) manager: Arc<Manager>,
     pub(super) state: Arc<Mutex<State>>,
@@ -88,13 +87,15 @@ impl Server {
         self.unanswered.drain(..former).for_each(|former| former.cannot_land());
     }
 
-    /// Has all shards open what one client has open.
+    /// Has all shards open what one client has open, as far as the configuration names it.
     fn open(&mut self, storage: &Storage) -> Result<(), String> {
-        let volumes = self.expected.identified(&storage.record);
-        let volumes = volumes.ok_or("the record does not agree with the configuration")?;
+        let expected = Expected::now(&self.manager, &self.name);
+        let volumes = expected.ok_or("the configuration has no such group")?;
+        let volumes = volumes.identified(&storage.record);
         let unanswered = Unanswered::default();
         let mut opened = Vec::new();
         for (config, image) in volumes.iter().zip(&storage.images) {
+            let Some(config) = config else { continue };
             let (thread, client) = (self.thread.clone(), storage.client);
             let failed = Arc::new(move |errno| thread.io_failed(client, errno));
             // Its path is in the data directory for files alone.
@@ -105,12 +106,32 @@ impl Server {
         }
         self.manager.give_group(opened).map_err(|error| format!("{error:#}"))?;
         self.unanswered.push(unanswered);
-        self.volumes = volumes;
+        self.volumes = volumes.into_iter().flatten().collect();
         self.client = Some(storage.client);
         self.ports = storage.record.ports.clone();
         self.secret = storage.record.secret;
         self.shards.relay(self.relays.relays(self.secret));
         Ok(())
+    }
+
+    /// Has the record follow the configuration, if this gateway owns the group.
+    fn follow(&mut self) {
+        if self.state().status.condition != Condition::Owner {
+            return;
+        }
+        let contents = self.contents.lock().unwrap_or_else(PoisonError::into_inner).now.clone();
+        let expected = Expected::now(&self.manager, &self.name);
+        match expected.map(|expected| expected.wanted(&contents, &self.volumes)) {
+            Some(Ok(Some(volumes))) => {
+                let images: Vec<_> = volumes.iter().map(|volume| &*volume.image).collect();
+                tracing::info!(group = %self.name, "the group is to have the images {}", images.join(", "));
+                self.thread.have(volumes);
+            }
+            Some(Err(error)) => {
+                tracing::error!(group = %self.name, "cannot get random numbers: {error}")
+            }
+            Some(Ok(None)) | None => self.state().not_had = None,
+        }
     }
 }
 
@@ -237,5 +258,19 @@ impl Serving for Server {
             state.notice = None;
         }
         state.status = status.clone();
+        drop(state);
+        self.follow();
+    }
+
+    fn seen(&mut self) {
+        self.follow();
+    }
+
+    fn not_had(&mut self, why: &Error) {
+        let why = format!("the group does not get the volumes of its configuration: {why}");
+        let before = self.state().not_had.replace(why.clone());
+        if before.as_ref() != Some(&why) {
+            tracing::error!(group = %self.name, "{why}");
+        }
     }
 }

@@ -65,6 +65,30 @@ impl Writers {
 }
 
 impl Clusters for Writers {
+    fn look_at(&self, group: &str, images: Vec<String>) -> Result<()> {
+        if images.is_empty() {
+            return Ok(());
+        }
+        let thread = self.thread(group).ok_or_else(|| anyhow!("group {group} does not run"))?;
+        match thread.look_at(images).recv_timeout(WRITE) {
+            Ok(Ok(())) => Ok(()),
+            Ok(Err(error @ Error::NoClient)) => refuse(
+                Code::NotServed,
+                format!("group {group}: {error}, so its configuration cannot be changed from here"),
+                "`lunet group list` says why",
+            ),
+            Ok(Err(error)) => refuse(Code::Failed, format!("group {group}: {error}"), ""),
+            Err(_) => refuse(
+                Code::NotAnswered,
+                format!(
+                    "the cluster of group {group} has not answered within {} s: nothing was changed",
+                    WRITE.as_secs()
+                ),
+                "try again when it answers",
+            ),
+        }
+    }
+
     fn write(&self, shared: &config::Shared) -> Result<()> {
         let (group, revision) = (&shared.group, shared.revision);
         let thread = self.thread(group).ok_or_else(|| anyhow!("group {group} does not run"))?;

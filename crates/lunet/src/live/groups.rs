@@ -26,6 +26,10 @@ impl Manager {
         let (mut open, mut waiting) = (now.open.clone(), Vec::new());
         for (config, volume) in volumes {
             let name = config.name.clone();
+            // It has left the configuration meanwhile.
+            if now.plan.config.volumes.iter().all(|it| it.name != name) {
+                continue;
+            }
             let before = open.remove(&name);
             match volume {
                 Some(volume) => drop(open.insert(name, Open::of_group(config, volume))),
@@ -54,12 +58,11 @@ pub(super) fn check(now: &Served, next: &Plan) -> Result<()> {
     }
     let names = old.groups.iter().chain(&new.groups).map(|group| &group.name);
     for name in names {
-        if facts(old, name) != facts(new, name) {
+        let (old, new) = (facts(old, name), facts(new, name));
+        if let Some(cannot) = cannot_change(old.as_ref(), new.as_ref()) {
             return refuse(
                 Code::NeedsRestart,
-                format!(
-                    "group {name}: its target, LUNs, volumes and portals cannot change while lunet runs"
-                ),
+                format!("group {name}: {cannot} while lunet runs"),
                 "restart it, or take that back",
             );
         }
@@ -67,37 +70,70 @@ pub(super) fn check(now: &Served, next: &Plan) -> Result<()> {
     Ok(())
 }
 
+/// Of one volume of a group, which it may get and lose: what may not change while it has it.
+type Shown<'c> = (u16, Option<u32>, &'c Volume);
+
 /// What may not change of a group.
 #[derive(PartialEq)]
-struct Facts<'c> {
+struct Fixed<'c> {
     group: config::Group,
     target: &'c str,
-    volumes: Vec<(u16, &'c Volume)>,
     portals: Vec<&'c config::Portal>,
     /// What it is over NVMe, and by which portals.
-    nvme: Option<(&'c str, Vec<u32>, Vec<&'c config::Portal>)>,
+    nvme: Option<(&'c str, Vec<&'c config::Portal>)>,
 }
 
-fn facts<'c>(config: &'c Config, name: &str) -> Option<Facts<'c>> {
+/// What in a change of a group is none for a server that runs; `None`: nothing.
+fn cannot_change(
+    old: Option<&(Fixed<'_>, Vec<Shown<'_>>)>,
+    new: Option<&(Fixed<'_>, Vec<Shown<'_>>)>,
+) -> Option<String> {
+    let (Some((fixed, before)), Some((next, after))) = (old, new) else {
+        return (old.is_some() != new.is_some()).then(|| "groups cannot come or go".to_owned());
+    };
+    if fixed != next {
+        return Some("its table, its target and their portals cannot change".to_owned());
+    }
+    if !fixed.group.shared {
+        let text = "its LUNs and volumes cannot change, as each gateway has a file of its own,";
+        return (before != after).then(|| text.to_owned());
+    }
+    let other = after.iter().find(|(.., volume)| {
+        let known = before.iter().find(|(.., known)| known.name == volume.name);
+        known.is_some_and(|known| !after.contains(known))
+    });
+    other.map(|(.., volume)| {
+        let name = &volume.name;
+        format!(
+            "volume {name} can be added to it or removed, but its image, its LUN and its other keys cannot change"
+        )
+    })
+}
+
+fn facts<'c>(config: &'c Config, name: &str) -> Option<(Fixed<'c>, Vec<Shown<'c>>)> {
     let group = config.groups.iter().find(|group| group.name == name)?;
     let target = &config.targets[group.target];
     let leads = |at: &usize| target.portals.is_empty() || target.portals.contains(at);
     let portals = config.portals.iter().enumerate().filter(|(at, _)| leads(at));
-    let nvme = config.nvme.of_target(&target.name).map(|subsystem| {
+    let subsystem = config.nvme.of_target(&target.name);
+    let nvme = subsystem.map(|subsystem| {
         let named = |at: &usize| subsystem.portals.is_empty() || subsystem.portals.contains(at);
         let portals = config.nvme.portals.iter().enumerate().filter(|(at, _)| named(at));
-        let portals = portals.map(|(_, portal)| portal).collect();
-        let numbers = subsystem.namespaces.iter().map(|(nsid, _)| *nsid).collect();
-        (subsystem.nqn.as_str(), numbers, portals)
+        (subsystem.nqn.as_str(), portals.map(|(_, portal)| portal).collect())
     });
-    Some(Facts {
+    let nsid = |at: usize| {
+        let mut namespaces = subsystem?.namespaces.iter();
+        namespaces.find(|(_, volume)| *volume == at).map(|(nsid, _)| *nsid)
+    };
+    let shown = |(lun, at): &(u16, usize)| (*lun, nsid(*at), &config.volumes[*at]);
+    let fixed = Fixed {
         // Others of the file may come and go.
         group: config::Group { target: 0, ..group.clone() },
         target: &target.name,
-        volumes: target.luns.iter().map(|(lun, at)| (*lun, &config.volumes[*at])).collect(),
         portals: portals.map(|(_, portal)| portal).collect(),
         nvme,
-    })
+    };
+    Some((fixed, target.luns.iter().map(shown).collect()))
 }
 
 /// Refuses a change of the storage of a group's volume.
@@ -110,8 +146,8 @@ pub(super) fn refuse_change(now: &Served, change: &Change) -> Result<()> {
         let group = &shared.group;
         return refuse(
             Code::Unsupported,
-            format!("target {target} is that of group {group}, whose LUNs its record names"),
-            "",
+            format!("target {target} is that of group {group}, whose gateways have the same LUNs"),
+            format!("change what they share: `lunet group config {group} --edit`"),
         );
     }
     let name = match change {

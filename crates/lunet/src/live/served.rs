@@ -82,6 +82,21 @@ impl Served {
         Self { plan, server, machine, open, unserved, keep_sessions: false }
     }
 
+    /// The same, without volumes that the configuration has no more, and with those of groups that it has newly, which their
+    /// groups are to open.
+    pub fn for_groups(mut self) -> Self {
+        let volumes = &self.plan.config.volumes;
+        self.open.retain(|name, _| volumes.iter().any(|volume| volume.name == *name));
+        let (open, unserved) = (&self.open, &mut self.unserved);
+        let known = |name: &String| open.contains_key(name);
+        for volume in volumes.iter().filter(|volume| !known(&volume.name)) {
+            let Some(group) = &volume.group else { continue };
+            let waits = || Unserved::waiting(volume, group, None);
+            unserved.entry(volume.name.clone()).or_insert_with(waits);
+        }
+        self
+    }
+
     /// The same, with or without the sessions that could not log in now.
     pub fn keeping(self, keep_sessions: bool) -> Self {
         Self { keep_sessions, ..self }

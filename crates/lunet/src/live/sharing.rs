@@ -15,16 +15,21 @@ use zeroize::Zeroizing;
 use super::effects::{Consent, Weighed, notes};
 use super::sessions::concerning;
 use super::{Manager, Served, done, groups};
-use crate::config::Shared;
 use crate::config::edit::{EditError, Editor};
+use crate::config::{Shared, image_of};
 use crate::copies;
-use crate::opening::Unserved;
 use crate::plan::{self, Plan, Wrong};
 use crate::serve;
 use crate::trouble::refuse;
 
 /// The clusters of the groups.
 pub trait Clusters: Send + Sync {
+    /// Sees whether a group can have these images, by their names in records.
+    ///
+    /// # Errors
+    /// One is not there, or somebody uses it, or that is not known.
+    fn look_at(&self, group: &str, images: Vec<String>) -> Result<()>;
+
     /// Writes what a group shares, in the place of the revision before.
     ///
     /// # Errors
@@ -43,9 +48,9 @@ pub(super) fn changed<'p>(now: &Served, next: &'p Plan) -> Option<&'p Shared> {
 /// A revision changes what cannot change while lunet runs: the next start begins with it.
 #[derive(Debug, thiserror::Error)]
 #[error(
-    "revision {0} has another target, LUNs or volumes, which cannot change while lunet runs: restart this gateway to serve by it"
+    "revision {0} changes what cannot change while lunet runs: restart this gateway to serve by it ({1})"
 )]
-struct AfterRestart(u64);
+struct AfterRestart(u64, String);
 
 impl Manager {
     /// Says where the clusters of groups are reached, once.
@@ -95,6 +100,8 @@ impl Manager {
     /// The server is not ready for it, or the cluster has not taken it: nothing has changed here then.
     pub(super) fn commit_shared(&self, next: Served, shared: &Shared) -> Result<()> {
         let clusters = self.clusters.get().ok_or_else(|| anyhow!("no group runs yet"))?;
+        let next = next.for_groups();
+        clusters.look_at(&shared.group, new_images(&self.now().plan, &next.plan, &shared.group))?;
         let prepared = self.prepare(&next)?;
         clusters.write(shared)?;
         self.conclude(prepared, next, None);
@@ -225,22 +232,14 @@ impl Manager {
         let all = now.plan.sharing(shared.clone());
         let plan = plan::of_text(&self.options, &self.file, Self::text(&now), all)?;
         if change == Change::OfRules {
-            groups::check(&now, &plan).map_err(|_| AfterRestart(shared.revision))?;
+            groups::check(&now, &plan)
+                .map_err(|error| AfterRestart(shared.revision, format!("{error:#}")))?;
         }
         serve::check_tls(&plan.config)?;
         // Whoever has changed it has weighed it.
         let consent = Consent { force: true, keep_sessions: false };
         let Weighed { plan, sessions, .. } = self.weigh(&now, plan, consent, "")?;
-        let known = |name: &String| now.open.contains_key(name) || now.unserved.contains_key(name);
-        let fresh: Vec<_> =
-            plan.config.volumes.iter().filter(|it| !known(&it.name)).cloned().collect();
-        let waiting = fresh.into_iter().map(|volume| {
-            let group = volume.group.clone().unwrap_or_default();
-            (volume.name.clone(), Unserved::waiting(&volume, &group, None))
-        });
-        let mut next = now.with(plan, now.open.clone());
-        next.unserved.extend(waiting);
-        self.adopt(next, None)?;
+        self.adopt(now.with(plan, now.open.clone()).for_groups(), None)?;
         self.generation.fetch_add(1, Ordering::AcqRel);
         let (group, revision) = (&shared.group, shared.revision);
         tracing::info!(group, "revision {revision} of the group's configuration is in force");
@@ -258,6 +257,17 @@ enum Change {
     OfRules,
     /// The group comes.
     FirstOne,
+}
+
+/// The images that a plan gives to a group, and the one before does not.
+fn new_images(now: &Plan, next: &Plan, group: &str) -> Vec<String> {
+    let images = |plan: &Plan| -> Vec<String> {
+        let own = |volume: &&crate::config::Volume| volume.group.as_deref() == Some(group);
+        let volumes = plan.config.volumes.iter().filter(own);
+        volumes.filter_map(|volume| Some(image_of(volume)?.plain())).collect()
+    };
+    let before = images(now);
+    images(next).into_iter().filter(|image| !before.contains(image)).collect()
 }
 
 /// What a group shares.
