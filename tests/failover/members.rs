@@ -14,8 +14,8 @@ use rustix::process::Signal;
 
 use crate::shared::{part, two};
 use crate::world::{
-    BLOCK, GOOD, Group, PATIENCE, ask, becomes, have, identity, lba, log_in, pattern, says, signal,
-    told, undisturbed, until, write_all,
+    BLOCK, GOOD, Group, PATIENCE, ask, becomes, have, identity, insist, lba, log_in, pattern, says,
+    signal, told, undisturbed, until, write_all,
 };
 
 /// REPORT LUNS.
@@ -122,7 +122,7 @@ fn an_image_that_somebody_else_uses_is_nobodys_to_take() -> Result<()> {
         &other,
         group
             .config(1, "", "")
-            .replace("record = 'rbd://rbd/foreign'", "record = 'rbd://rbd/other'"),
+            .replace("record = 'rbd://rbd/foreign'", "record = 'rbd://rbd/foreign2'"),
     )?;
     let mut create = Command::new(lunet_binary()?);
     create.args(["group", "create", "vms", "--gateways", "3", "--config"]).arg(&other);
@@ -181,5 +181,40 @@ fn a_second_gateway_with_the_same_number_is_told_of() -> Result<()> {
     fs::create_dir(&data)?;
     let copy = Serve::config(copy).data(&data).start()?;
     says(&copy, "is gateway 1 of the group as well")?;
+    Ok(())
+}
+
+/// READ CAPACITY (16): the number of logical blocks; 0 while the unit is not ready.
+fn blocks(session: &mut Session) -> Result<u64> {
+    let cdb = [0x9E, 0x10, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 32, 0, 0];
+    let data = ask(session, &cdb, 32, &[])?.data;
+    let Some(last) = data.get(..8) else { return Ok(0) };
+    Ok(u64::from_be_bytes(last.try_into()?) + 1)
+}
+
+#[test]
+fn an_image_that_is_made_larger_is_so_through_all_gateways() -> Result<()> {
+    let _cluster = undisturbed();
+    let Some((group, one, other)) = crate::world::two("larger")? else { return Ok(()) };
+    let mut first = log_in(&one, "iqn.x:a")?;
+    write_all(&mut first, 1)?;
+    group.ceph.rbd(&["resize", "larger", "--size", "96M"])?;
+    let (before, after) = (64 << 11, 96 << 11);
+    until("the owner has the new size", || Ok(blocks(&mut first)? == after))?;
+    let mut second = log_in(&other, "iqn.x:b")?;
+    until("the standby has it", || Ok(blocks(&mut second)? == after))?;
+    insist(&mut first, &write16(before, 1), 0, &pattern(9))?;
+    other.tell(&["group", "move", "vms", "2"])?;
+    becomes(&other, "owner")?;
+    let read = insist(&mut second, &read16(before, 1), BLOCK, &[])?;
+    ensure!(read.data == pattern(9), "what was written behind the old end is not there");
+    have(&mut second, 1)?;
+    // What is cut off is lost, and nothing is written any more.
+    group.ceph.rbd(&["resize", "larger", "--size", "64M", "--allow-shrink", "--no-progress"])?;
+    until("it is at fault", || {
+        let answer = ask(&mut second, &write16(0, 1), 0, &pattern(1))?;
+        Ok(answer.status != GOOD)
+    })?;
+    ensure!(blocks(&mut second)? == after, "it shows another size");
     Ok(())
 }

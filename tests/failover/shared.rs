@@ -295,3 +295,45 @@ fn a_gateway_starts_without_the_cluster_by_what_it_has_kept() -> Result<()> {
     }
     Ok(())
 }
+
+#[test]
+fn a_group_that_is_made_anew_is_served_by_gateways_that_have_kept_another() -> Result<()> {
+    let _cluster = undisturbed();
+    let Some(ceph) = cluster() else { return Ok(()) };
+    let (group, one, other) = two(ceph, "anew")?;
+    one.stop()?;
+    other.stop()?;
+    ceph.shared_image("anew2", 64)?;
+    for object in ["lunet.group.anew", "lunet.group.anew.config"] {
+        ceph.rados(&["-p", "rbd", "rm", object])?;
+    }
+    let (config, part_file) = (group.path("shared.toml"), group.path("part.toml"));
+    let text = part(&group, "'iqn.x:a'").replace("rbd://rbd/anew", "rbd://rbd/anew2");
+    fs::write(&part_file, text)?;
+    let mut create = Command::new(lunet_binary()?);
+    create.args(["group", "create", "vms", "--gateways", "3", "--config"]).arg(&config);
+    output(create.arg("--shared").arg(&part_file), PATIENCE)?;
+    let (one, other) = (gateway(&group, 1).start()?, gateway(&group, 2).start()?);
+    // One that begins with what it has kept has to be restarted at most.
+    let mut servers = Vec::new();
+    for server in [one, other] {
+        let number = servers.len() as u16 + 1;
+        until("it knows the group of today", || {
+            Ok(!told(&server)?["trouble"].is_null() || told(&server)?["state"] != "fenced")
+        })?;
+        let stuck = told(&server)?["trouble"]
+            .as_str()
+            .is_some_and(|why| why.contains("restart this gateway"));
+        servers.push(match stuck {
+            true => {
+                server.stop()?;
+                gateway(&group, number).start()?
+            }
+            false => server,
+        });
+    }
+    for server in &servers {
+        until("it serves or waits", || Ok(told(server)?["state"] != "fenced"))?;
+    }
+    until("somebody owns it", || Ok(!told(&servers[0])?["owner"].is_null()))
+}

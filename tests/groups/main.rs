@@ -57,6 +57,7 @@ impl World {
         let volume = Volume {
             image: format!("rbd/{name}"),
             id: String::new(),
+            bytes: 0,
             naa: [3; 16],
             serial: name.to_owned(),
             reserved: Reserved::default(),

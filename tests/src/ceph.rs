@@ -110,6 +110,14 @@ impl Cluster {
         output(self.command("rbd").args(words), PATIENCE)
     }
 
+    /// Runs `rados` as the administrator.
+    ///
+    /// # Errors
+    /// What it says.
+    pub fn rados(&self, words: &[&str]) -> Result<String> {
+        output(self.command("rados").args(words), PATIENCE)
+    }
+
     /// Runs `ceph` as the administrator.
     ///
     /// # Errors

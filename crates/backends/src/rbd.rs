@@ -88,11 +88,10 @@ impl Unanswered {
 /// The size of the image fits no volume.
 pub fn of_group(
     spec: &VolumeSpec,
-    image: Arc<Image>,
+    (image, size): (Arc<Image>, u64),
     failed: Failed,
     unanswered: Unanswered,
 ) -> Result<Volume, OpenError> {
-    let size = size_of(&image)?;
     let geometry = Geometry::new(spec, &image.name().to_string(), size, 512, 4096)?;
     Ok(Arc::new(Rbd {
         caps: caps(&geometry, false, image.object_size()),

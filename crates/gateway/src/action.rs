@@ -83,8 +83,8 @@ pub enum Reply {
     Client {
         /// How it is called.
         name: ClientName,
-        /// The images that it has open: those of the record as it was then, in its order.
-        images: Vec<String>,
+        /// The images that it has open, and with which size: those of the record as it was then, in its order.
+        images: Vec<(String, u64)>,
     },
     /// Of [`Action::Look`]: the bytes of the record, and who holds the lock of each image.
     Seen {

@@ -198,6 +198,7 @@ impl Contents {
         for volume in &self.volumes {
             to.bytes(volume.image.as_bytes());
             to.bytes(volume.id.as_bytes());
+            to.u64(volume.bytes);
             to.0.extend(volume.naa);
             to.bytes(volume.serial.as_bytes());
             volume.reserved.encode(to);
@@ -212,6 +213,7 @@ impl Contents {
             contents.volumes.push(Volume {
                 image: from.text(MAX_NAME)?,
                 id: from.text(MAX_NAME)?,
+                bytes: from.u64()?,
                 naa: from.array()?,
                 serial: from.text(MAX_NAME)?,
                 reserved: Reserved::decode(from)?,

@@ -89,7 +89,7 @@ enum Client {
     None(Duration),
     Making,
     /// With the images that it has open.
-    Ready(OpId, ClientName, Vec<String>),
+    Ready(OpId, ClientName, Vec<(String, u64)>),
 }
 
 /// One gateway and one group.
@@ -423,10 +423,11 @@ impl Gateway {
         }
     }
 
-    /// Whether the client has the images open that this record names, and no others.
+    /// Whether the client has the images open that this record names, as they are there, and no others.
     pub(crate) fn has_images_of(&self, record: &Record) -> bool {
         let Client::Ready(_, _, images) = &self.client else { return false };
-        record.contents.volumes.iter().map(|volume| &volume.image).eq(images)
+        let named = record.contents.volumes.iter().map(|volume| (&volume.image, volume.bytes));
+        named.eq(images.iter().map(|(image, bytes)| (image, *bytes)))
     }
 
     /// A standby makes another client when the group has got other images.

@@ -89,6 +89,8 @@ pub struct Volume {
     pub image: String,
     /// The id of that image. Another one by this name is another disk.
     pub id: String,
+    /// Its size: no gateway shows another one, whatever the image has meanwhile.
+    pub bytes: u64,
     /// Its NAA designator.
     pub naa: [u8; 16],
     /// Its unit serial number.
@@ -267,12 +269,15 @@ fn is_portal(portal: &SocketAddr) -> bool {
 }
 
 impl Contents {
-    /// With these volumes and no others. Those that are there already stay what they are, in their order.
+    /// With these volumes and no others. Those that are there already stay what they are, in their order, and get larger.
     pub(crate) fn with(&self, volumes: &[Volume]) -> Self {
-        let has = |all: &[Volume], image: &str| all.iter().any(|volume| volume.image == image);
-        let stay = self.volumes.iter().filter(|it| has(volumes, &it.image));
-        let come = volumes.iter().filter(|it| !has(&self.volumes, &it.image));
-        Self { volumes: stay.chain(come).cloned().collect() }
+        let stays = |it: &Volume| {
+            let wanted = volumes.iter().find(|wanted| wanted.image == it.image)?;
+            Some(Volume { bytes: it.bytes.max(wanted.bytes), ..it.clone() })
+        };
+        let is_new = |it: &&Volume| self.volumes.iter().all(|known| known.image != it.image);
+        let stay = self.volumes.iter().filter_map(stays);
+        Self { volumes: stay.chain(volumes.iter().filter(is_new).cloned()).collect() }
     }
 
     pub(crate) fn check(&self) -> Result<(), Invalid> {

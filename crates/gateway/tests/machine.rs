@@ -34,6 +34,7 @@ fn volume(image: &str) -> Volume {
     Volume {
         image: image.into(),
         id: "1a2b".into(),
+        bytes: 512,
         naa: [6; 16],
         serial: String::new(),
         reserved: Reserved::default(),
@@ -73,7 +74,12 @@ impl Bench {
         let mut bench = Self { gateway, now: SECOND, ping: None, announced: None };
         let actions = bench.actions();
         let [Action::NewClient(op)] = actions[..] else { panic!("{actions:?}") };
-        let images = record.contents.volumes.iter().map(|volume| volume.image.clone()).collect();
+        let images = record
+            .contents
+            .volumes
+            .iter()
+            .map(|volume| (volume.image.clone(), volume.bytes))
+            .collect();
         let actions = bench.done(op, Ok(Reply::Client { name: client(1), images }));
         let op = actions.iter().find_map(|action| match action {
             Action::ReadRecord(op) => Some(*op),
@@ -868,7 +874,7 @@ fn a_group_gets_other_volumes_by_a_move_of_its_owner_to_itself() {
     assert!(!actions.contains(&Action::AbortConnections), "hosts wait, and keep their sessions");
     let gate = bench.gateway.gate();
     assert_eq!(gate.admits(gate.connected().stamp()), Admission::Busy, "and are told so");
-    let images = vec!["rbd/a".to_owned(), "rbd/b".to_owned()];
+    let images = vec![("rbd/a".to_owned(), 512), ("rbd/b".to_owned(), 512)];
     bench.done(new, Ok(Reply::Client { name: client(8), images }));
     assert_eq!(bench.gateway.condition(), Condition::TakingOver);
     assert_eq!(bench.gateway.record(), Some(&*next));
@@ -885,7 +891,9 @@ fn volumes_that_a_group_has_stay_what_they_are_and_nothing_happens_for_them() {
     assert_eq!(bench.input(Input::Volumes(vec![volume("rbd/a")])), []);
     let many = (0..=lunet_gateway::MAX_VOLUMES).map(|at| volume(&format!("rbd/{at}"))).collect();
     assert_eq!(bench.input(Input::Volumes(many)), [], "a record cannot have so many");
-    let mut actions = bench.input(Input::Volumes(vec![volume("rbd/b"), volume("rbd/a")]));
+    // One that has grown.
+    let larger = Volume { bytes: 1024, ..volume("rbd/a") };
+    let mut actions = bench.input(Input::Volumes(vec![volume("rbd/b"), larger]));
     for _ in 0..3 {
         let op = op_of(&actions, |action| match action {
             Action::Drain(op) | Action::Flush(op) | Action::Release(op) => Some(*op),
@@ -894,7 +902,7 @@ fn volumes_that_a_group_has_stay_what_they_are_and_nothing_happens_for_them() {
         actions = bench.done(op, Ok(Reply::Done));
     }
     let [Action::Swap { ref record, .. }] = actions[..] else { panic!("{actions:?}") };
-    let kept = Volume { modes: vec![9], ..volume("rbd/a") };
+    let kept = Volume { modes: vec![9], bytes: 1024, ..volume("rbd/a") };
     assert_eq!(record.contents.volumes, [kept, volume("rbd/b")]);
 }
 
@@ -928,7 +936,7 @@ fn a_standby_opens_the_images_that_the_record_names_now() {
         _ => None,
     });
     // The record has changed once more meanwhile: what is known here is older than what the client has open.
-    let images = vec!["rbd/a".to_owned(), "rbd/b".to_owned()];
+    let images = vec![("rbd/a".to_owned(), 512), ("rbd/b".to_owned(), 512)];
     let actions = bench.done(new, Ok(Reply::Client { name: client(8), images }));
     assert!(!actions.iter().any(|action| matches!(action, Action::NewClient(_))), "{actions:?}");
 }

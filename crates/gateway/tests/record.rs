@@ -72,7 +72,7 @@ prop_compose! {
             let (reserved, modes, mark, naa, serial) = volume;
             let image = format!("rbd/image{at}");
             let (id, sanitize) = (format!("{mark}a"), sanitize[usize::from(mark)]);
-            Volume { image, id, naa, serial, reserved, modes, sanitize }
+            Volume { image, id, bytes: epoch, naa, serial, reserved, modes, sanitize }
         }).collect();
         let contents = Contents { volumes };
         Record {
@@ -176,6 +176,7 @@ fn another_version_and_other_objects_are_left_alone() {
 fn what_makes_no_sense_is_not_written() {
     let volume = |image: usize| Volume {
         id: "1a".into(),
+        bytes: 512,
         image: image.to_string(),
         naa: [0; 16],
         serial: String::new(),

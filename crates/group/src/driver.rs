@@ -14,7 +14,7 @@ use lunet_gateway::{
 use lunet_rbd::{ImageName, Place, Watched};
 
 use crate::serving::{Drained, Serving, Storage};
-use crate::session::{Session, may_have};
+use crate::session::{Session, Sizes, may_have};
 use crate::shared::{Heard, Shared, Shares};
 use crate::store::{Error, Said};
 
@@ -115,6 +115,8 @@ pub(crate) enum Event {
     Write(Shared, Sender<std::result::Result<(), Error>>),
     /// Other gateways are to be told that it was.
     Tell(Sender<Told>),
+    /// Images have other sizes.
+    Sizes(OpId, Sizes),
     /// The configuration was looked at.
     Seen,
     /// The volumes that the group is to have.
@@ -358,6 +360,9 @@ impl Driver {
             if self.status != status {
                 status.iter().for_each(|status| self.serving.status(status));
                 self.status = status;
+                if let Some(ready) = &self.ready {
+                    self.see_sizes(Arc::clone(&ready.session), true);
+                }
             }
             let due = self.gateway.timeout().map(|due| due.saturating_sub(self.begun.elapsed()));
             let event = match due.into_iter().chain(self.look()).min() {
@@ -373,6 +378,7 @@ impl Driver {
                 Ok(Event::Write(shared, done)) => self.write_config(shared, done),
                 Ok(Event::Tell(told)) => self.tell_of_config(told),
                 Ok(Event::Made(op, made)) => self.made(op, *made),
+                Ok(Event::Sizes(op, sizes)) => self.have_sizes(op, &sizes),
                 Ok(Event::Seen) => {
                     self.serving.seen();
                     None
@@ -509,7 +515,8 @@ impl Driver {
         let taken = made.and_then(|session| {
             let (name, images) = (session.name.clone(), session.images.clone());
             let record = session.record.clone();
-            let named = record.contents.volumes.iter().map(|volume| volume.image.clone()).collect();
+            let named = record.contents.volumes.iter();
+            let named = named.map(|volume| (volume.image.clone(), volume.bytes)).collect();
             self.ready = Some(Ready::new(session));
             let storage = Storage { client: op, record, images };
             self.serving.storage(Some(storage)).map_err(Error::Refused)?;
@@ -542,17 +549,51 @@ impl Driver {
         close(ready.session, release);
     }
 
-    /// Looks at the configuration of the group, if it is time to. How long until the next time.
+    /// Looks at the configuration of the group and at the sizes of its images, if it is time to. How long until the next time.
     fn look(&mut self) -> Option<Duration> {
-        self.config.shared.as_ref()?;
-        let ready = self.ready.as_ref()?;
+        let session = Arc::clone(&self.ready.as_ref()?.session);
         let since = self.looked.elapsed();
         if since < LOOK {
             return Some(LOOK.saturating_sub(since));
         }
         self.looked = Instant::now();
-        self.see_config(Arc::clone(&ready.session), |session, group| session.look_at_config(group));
+        if self.config.shared.is_some() {
+            self.see_config(Arc::clone(&session), |session, group| session.look_at_config(group));
+        }
+        self.see_sizes(session, false);
         Some(LOOK)
+    }
+
+    /// An owner looks at the sizes of its images, if somebody has changed them or `anyway`, on a thread of its own.
+    fn see_sizes(&self, session: Arc<Session>, anyway: bool) {
+        if self.gateway.condition() != Condition::Owner {
+            return;
+        }
+        let sender = self.sender.clone();
+        let seen = Builder::new().name("lunet-group-sizes".into()).spawn(move || {
+            // What cannot be seen now is looked at the next time.
+            let sizes = session.sizes(anyway).unwrap_or_default();
+            let op = session.op;
+            drop(session);
+            if !sizes.larger.is_empty() || !sizes.smaller.is_empty() {
+                drop(sender.send(Event::Sizes(op, sizes)));
+            }
+        });
+        drop(seen);
+    }
+
+    /// Images have other sizes than the record says.
+    fn have_sizes(&mut self, op: OpId, sizes: &Sizes) -> Option<Input> {
+        let ready = self.ready.as_ref().filter(|ready| ready.session.op == op)?;
+        let mut volumes = ready.session.record.contents.volumes.clone();
+        for (image, size) in &sizes.smaller {
+            self.serving.cut_short(image, *size);
+        }
+        for (image, size) in &sizes.larger {
+            let volume = volumes.iter_mut().find(|volume| volume.image == *image)?;
+            volume.bytes = *size;
+        }
+        (!sizes.larger.is_empty()).then_some(Input::Volumes(volumes))
     }
 
     /// Looks at the configuration on a thread of its own. A gateway that cannot serve by it serves nothing of the group.
@@ -612,8 +653,10 @@ impl Driver {
             let mut new: Vec<_> = volumes.iter_mut().filter(|it| is_new(it)).collect();
             let images: Vec<_> = new.iter().map(|volume| volume.image.clone()).collect();
             let found = may_have(session.client(), &images);
-            if let Ok(ids) = &found {
-                new.iter_mut().zip(ids).for_each(|(volume, id)| volume.id.clone_from(id));
+            if let Ok(found) = &found {
+                for (volume, found) in new.iter_mut().zip(found) {
+                    (volume.id, volume.bytes) = found.clone();
+                }
             }
             drop(session);
             drop(sender.send(match found {

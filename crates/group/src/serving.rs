@@ -110,6 +110,11 @@ pub trait Serving: Send {
     /// The configuration that the gateways share was looked at, and is served, as far as is known.
     fn seen(&mut self) {}
 
+    /// An image has become smaller than its volume is, in bytes: what it had behind that is lost.
+    fn cut_short(&mut self, image: &str, bytes: u64) {
+        let _ = (image, bytes);
+    }
+
     /// The group cannot have the volumes that it [is to have](crate::Handle::have), and why.
     fn not_had(&mut self, why: &Error) {
         let _ = why;

@@ -41,6 +41,13 @@ pub(crate) struct Session {
     sharing: Option<Sharing>,
 }
 
+/// Images that have other sizes than the record says, with those.
+#[derive(Debug, Default)]
+pub(crate) struct Sizes {
+    pub larger: Vec<(String, u64)>,
+    pub smaller: Vec<(String, u64)>,
+}
+
 /// Who serves by the configuration of the group.
 struct Sharing {
     shares: Arc<dyn Shares>,
@@ -76,24 +83,25 @@ impl Session {
         let name = ClientName { address, lock: client.name() };
         let object = store::open(&client, &group.name)?;
         let record = store::load(&object, &group.name)?;
-        config.agrees.ask(&record).map_err(Error::Disagrees)?;
-        let volumes = record.contents.volumes.iter();
-        let images = volumes.map(|volume| open_known(&client, volume));
-        let images = images.collect::<std::result::Result<_, _>>()?;
-        // Without a receiver the group has ended.
-        let own = sender.clone();
-        let tell = move |watched| drop(own.send(Event::Watched(op, watched)));
-        let watched = object.watch(Box::new(tell));
-        watched.map_err(|errno| Error::of("watch the group's record", errno))?;
         let of_config = shared::open(&client, &group.name)?;
         let sharing = config.shared.as_ref().map(|shares| -> std::result::Result<_, Error> {
-            watch_config(&of_config, &group.name, op, sender)?;
+            watch_config(&of_config, &group.name, op, sender.clone())?;
             let (shares, me, looks) = (shares.clone(), config.gateway.me, AtomicBool::new(false));
             Ok(Sharing { shares, me, looks })
         });
         let sharing = sharing.transpose()?;
-        let session = Self { op, name, record, images, object, config: of_config, sharing };
+        let images = Vec::new();
+        let mut session = Self { op, name, record, images, object, config: of_config, sharing };
+        // First: what this gateway has kept of it may be of a group that was made anew since.
         session.catch_up(&group.name)?;
+        config.agrees.ask(&session.record).map_err(Error::Disagrees)?;
+        let volumes = session.record.contents.volumes.iter();
+        let images = volumes.map(|volume| open_known(&client, volume));
+        session.images = images.collect::<std::result::Result<_, _>>()?;
+        // Without a receiver the group has ended.
+        let tell = move |watched| drop(sender.send(Event::Watched(op, watched)));
+        let watched = session.object.watch(Box::new(tell));
+        watched.map_err(|errno| Error::of("watch the group's record", errno))?;
         Ok(session)
     }
 
@@ -153,6 +161,23 @@ impl Session {
             acks.answers.iter().filter_map(|answer| Heard::decode(answer)).collect();
         heard.sort_by_key(|one| one.gateway);
         Ok((heard, acks.all))
+    }
+
+    /// What of the volumes the images have become larger than, with their sizes now, and which have become smaller; both empty if
+    /// none has changed since this was asked last.
+    pub fn sizes(&self, anyway: bool) -> std::result::Result<Sizes, Error> {
+        let mut sizes = Sizes::default();
+        for (volume, image) in self.record.contents.volumes.iter().zip(&self.images) {
+            if !image.has_changed() && !anyway {
+                continue;
+            }
+            match image.size()? {
+                size if size > volume.bytes => sizes.larger.push((volume.image.clone(), size)),
+                size if size < volume.bytes => sizes.smaller.push((volume.image.clone(), size)),
+                _ => {}
+            }
+        }
+        Ok(sizes)
     }
 
     /// The RADOS client.
@@ -246,20 +271,20 @@ fn watch_config(
     })
 }
 
-/// Sees whether a group can have these images: they are there, and nobody has their locks. Their ids.
+/// Sees whether a group can have these images: they are there, and nobody has their locks. Their ids and sizes.
 pub(crate) fn may_have(
     client: &Arc<Client>,
     images: &[String],
-) -> std::result::Result<Vec<String>, Error> {
-    let id = |image: &String| {
+) -> std::result::Result<Vec<(String, u64)>, Error> {
+    let found = |image: &String| {
         let opened = open_image(client, image)?;
         let locker = opened.locker();
         match locker.map_err(|errno| Error::of("look at the lock of an image", errno))? {
             Some((address, _)) => Err(Error::InUse { image: image.clone(), address }),
-            None => Ok(opened.id().to_owned()),
+            None => Ok((opened.id().to_owned(), opened.size()?)),
         }
     };
-    images.iter().map(id).collect()
+    images.iter().map(found).collect()
 }
 
 /// The image of a volume of the record. Another one by that name is none.

@@ -169,7 +169,7 @@ fn object(group: &Place) -> Result<Object, Error> {
     open(&Arc::new(Client::connect(group)?), &group.name)
 }
 
-/// Makes the record of a new group, with the ids of its images. Blocks.
+/// Makes the record of a new group, with the ids and sizes of its images. Blocks.
 ///
 /// # Errors
 /// The group is there already, or the record makes no sense, or an image is not there or is used by somebody, or the cluster's.
@@ -182,8 +182,10 @@ pub fn create(group: &Place, mut record: Record) -> Result<(), Error> {
     }
     let volumes = &mut record.contents.volumes;
     let images: Vec<_> = volumes.iter().map(|volume| volume.image.clone()).collect();
-    let ids = may_have(&client, &images)?;
-    volumes.iter_mut().zip(ids).for_each(|(volume, id)| volume.id = id);
+    let found = may_have(&client, &images)?;
+    for (volume, found) in volumes.iter_mut().zip(found) {
+        (volume.id, volume.bytes) = found;
+    }
     let bytes = record.encode()?;
     let version = version(record.epoch, record.revision);
     match object.create(&version, &bytes) {

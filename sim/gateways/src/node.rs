@@ -467,7 +467,7 @@ impl World {
         let result = result.map(|reply| match chain.what {
             Whole::Look => Reply::Seen { record: chain.record, locks: chain.locks },
             Whole::Connect(client) => {
-                let images = node.images.iter().map(|image| name_of(*image)).collect();
+                let images = node.images.iter().map(|image| (name_of(*image), 1 << 30)).collect();
                 Reply::Client { name: Cluster::name(client), images }
             }
             _ => reply,

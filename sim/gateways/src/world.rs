@@ -159,6 +159,7 @@ fn volume(number: usize) -> Volume {
     Volume {
         image: name_of(number),
         id: format!("id{number}"),
+        bytes: 1 << 30,
         naa: [number as u8; 16],
         serial: format!("serial{number}"),
         reserved: Reserved::default(),

@@ -167,6 +167,7 @@ fn a_nexus_of_another_gateway_registers_and_preempts() {
         let volume = Volume {
             image: "pool/image".into(),
             id: "1a".into(),
+            bytes: 1 << 20,
             naa,
             serial: String::new(),
             reserved: reserved.clone(),
@@ -236,6 +237,7 @@ fn a_record_is_taken_up_before_the_gate_opens() {
         let volume = Volume {
             image: "pool/image".into(),
             id: "1a".into(),
+            bytes: 1 << 20,
             naa,
             serial: String::new(),
             reserved,

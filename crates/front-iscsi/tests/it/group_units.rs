@@ -49,6 +49,7 @@ fn record_of(keep: &Keep) -> Record {
     let volume = Volume {
         image: "pool/image".into(),
         id: "1a".into(),
+        bytes: 1 << 20,
         naa: keep.naa,
         serial: String::new(),
         reserved: Reserved::default(),

@@ -180,6 +180,7 @@ fn record(reserved: Reserved) -> Record {
     let volume = lunet_gateway::Volume {
         image: "rbd/a".into(),
         id: "1a".into(),
+        bytes: 1 << 20,
         naa: [1; 16],
         serial: "1".into(),
         reserved,

@@ -22,6 +22,9 @@ use super::{Error, check_length, line};
 /// How long the server has to answer.
 const TIME: Duration = Duration::from_secs(10);
 
+/// How long it has for an order to a failover group, whose end it waits for.
+const ORDER_TIME: Duration = Duration::from_secs(30);
+
 /// How long it has for a change: reserving or copying much space takes its time. If the server
 /// ends meanwhile, so does the connection.
 const LONG_TIME: Duration = Duration::from_secs(3600);
@@ -191,7 +194,12 @@ fn tamed(line: &[u8]) -> Zeroizing<Vec<u8>> {
 
 fn exchange(stream: &mut UnixStream, request: &Request) -> io::Result<Zeroizing<Vec<u8>>> {
     let changes = matches!(request, Request::Change { .. } | Request::SetGroupConfig { .. });
-    let time = if changes { LONG_TIME } else { TIME };
+    let orders = matches!(request, Request::MoveGroup { .. } | Request::TakeOverGroup { .. });
+    let time = match (changes, orders) {
+        (true, _) => LONG_TIME,
+        (false, true) => ORDER_TIME,
+        (false, false) => TIME,
+    };
     let deadline = Instant::now() + time;
     // A server that turns us away has closed its end, and its answer is there to be read.
     match line::send(stream, line::of(&Call::new(request))?, deadline) {

@@ -145,8 +145,9 @@ fn named(machine: &Machine, volume: &config::Volume) -> Volume {
     naa.iter_mut().zip(&*identity.naa).for_each(|(to, from)| *to = *from);
     Volume {
         image: image(volume),
-        // The cluster says it.
+        // The cluster says these.
         id: String::new(),
+        bytes: 0,
         naa,
         serial: identity.serial,
         reserved: Reserved::default(),

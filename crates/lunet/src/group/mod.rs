@@ -337,10 +337,14 @@ impl Groups {
             drop(state);
             lunet_os::thread::sleep(LOOK);
         }
-        let done = format!(
-            "group {name} is to go to gateway {owner}, and has not come there yet: `lunet group list` says more"
-        );
-        Ok(Done { done, ..Done::default() })
+        let waited = PATIENCE.as_secs();
+        refuse(
+            Code::NotAnswered,
+            format!(
+                "group {name} has not come to gateway {owner} within {waited} s, and may still do so, if its cluster answers later"
+            ),
+            "`lunet group list` says more",
+        )
     }
 
     /// Ends all groups: their connections are aborted, and locks are given back.

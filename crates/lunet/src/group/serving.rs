@@ -94,13 +94,15 @@ impl Server {
         let volumes = volumes.identified(&storage.record);
         let unanswered = Unanswered::default();
         let mut opened = Vec::new();
-        for (config, image) in volumes.iter().zip(&storage.images) {
+        let recorded = storage.record.contents.volumes.iter();
+        for ((config, image), recorded) in volumes.iter().zip(&storage.images).zip(recorded) {
             let Some(config) = config else { continue };
             let (thread, client) = (self.thread.clone(), storage.client);
             let failed = Arc::new(move |errno| thread.io_failed(client, errno));
             // Its path is in the data directory for files alone.
             let spec = serve::spec(config, std::path::Path::new(""));
-            let volume = of_group(&spec, image.clone(), failed, unanswered.clone());
+            let volume =
+                of_group(&spec, (image.clone(), recorded.bytes), failed, unanswered.clone());
             let volume = volume.map_err(|error| format!("volume {}: {error}", config.name))?;
             opened.push((config.clone(), Some(volume)));
         }
@@ -264,6 +266,15 @@ impl Serving for Server {
 
     fn seen(&mut self) {
         self.follow();
+    }
+
+    fn cut_short(&mut self, image: &str, bytes: u64) {
+        let has = |volume: &&config::Volume| {
+            config::image_of(volume).is_some_and(|name| name.plain() == image)
+        };
+        if let Some(volume) = self.volumes.iter().find(has) {
+            self.manager.cut_short(&volume.name, bytes);
+        }
     }
 
     fn not_had(&mut self, why: &Error) {

@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use anyhow::{Result, anyhow};
 use lunet_api::Code;
+use lunet_gateway::GatewayId;
 use lunet_group::{Error, Handle, Heard, Said, Shared, Shares};
 use lunet_os::sync::Mutex;
 
@@ -56,6 +57,14 @@ pub(super) fn revision(manager: &Manager, group: &str) -> Option<u64> {
 pub(super) struct Writers(pub(super) Weak<Mutex<Vec<Running>>>);
 
 impl Writers {
+    /// Who owns a group, as far as is known here.
+    fn owner(&self, group: &str) -> Option<GatewayId> {
+        let all = self.0.upgrade()?;
+        let all = super::lock(&all);
+        let own = all.iter().find(|one| one.config.name == group)?;
+        look(&own.state).status.owner
+    }
+
     /// The group's thread, which has the client that its cluster is asked by.
     fn thread(&self, group: &str) -> Option<Handle> {
         let all = self.0.upgrade()?;
@@ -130,13 +139,28 @@ impl Clusters for Writers {
     fn tell(&self, shared: &config::Shared) -> Vec<String> {
         let told = self.thread(&shared.group).map(|thread| thread.tell_of_shared());
         match told.and_then(|told| told.recv_timeout(TELL).ok()) {
-            Some(Ok((heard, all))) => in_words(&heard, all, shared.revision),
+            Some(Ok((heard, all))) => {
+                let mut said = in_words(&heard, all, shared.revision);
+                said.extend(self.owner(&shared.group).and_then(|owner| of_owner(owner, &heard)));
+                said
+            }
             Some(Err(error)) => vec![format!("{error}: they find the revision within seconds")],
             None => {
                 vec!["other gateways were not told: they find the revision within seconds".into()]
             }
         }
     }
+}
+
+/// What there is to be said of an owner that has not taken part: nobody waits for one that has a file of its own.
+fn of_owner(owner: GatewayId, heard: &[Heard]) -> Option<String> {
+    let GatewayId(number) = owner;
+    heard.iter().all(|one| one.gateway != owner).then(|| {
+        format!(
+            "gateway {number}, which owns the group, is not among them: it may go on by other rules, as one does whose file does \
+             not say `shared = true` yet; restart it with such a file, or shut it out with `lunet group take-over` at another one"
+        )
+    })
 }
 
 /// What the gateways have said to a revision.
@@ -161,8 +185,6 @@ fn in_words(heard: &[Heard], all: bool, revision: u64) -> Vec<String> {
 
 #[cfg(test)]
 mod tests {
-    use lunet_gateway::GatewayId;
-
     use super::*;
 
     #[test]
@@ -180,5 +202,8 @@ mod tests {
         );
         let told = in_words(&all[..1], false, 8);
         assert!(told[1].starts_with("a gateway has not answered"), "{told:?}");
+        assert_eq!(of_owner(GatewayId(3), &all), None);
+        let told = of_owner(GatewayId(4), &all).unwrap_or_default();
+        assert!(told.starts_with("gateway 4, which owns the group, is not among them"), "{told}");
     }
 }

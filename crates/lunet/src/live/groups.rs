@@ -70,6 +70,15 @@ pub(super) fn check(now: &Served, next: &Plan) -> Result<()> {
     Ok(())
 }
 
+impl Manager {
+    /// The image of a volume has become smaller than that is: it is at fault.
+    pub fn cut_short(&self, volume: &str, bytes: u64) {
+        if let Some(open) = self.now().open.get(volume) {
+            let _ = open.health.fail(lunet_volume::Cause::CutShort { bytes });
+        }
+    }
+}
+
 /// Of one volume of a group, which it may get and lose: what may not change while it has it.
 type Shown<'c> = (u16, Option<u32>, &'c Volume);
 

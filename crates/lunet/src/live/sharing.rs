@@ -177,7 +177,7 @@ impl Manager {
         let plan =
             plan::of_text(&self.options, &self.file, Self::text(&now), now.plan.sharing(next));
         let plan = plan.map_err(|error| told_by_lines(error, group, before))?;
-        groups::check(&now, &plan)?;
+        groups::check(&now, &plan).map_err(not_stored)?;
         let consent = Consent { force, ..Consent::default() };
         let next = self.weigh(&now, plan, consent, "use --force")?;
         let sessions = next.sessions.clone();
@@ -294,6 +294,19 @@ fn shared_of<'s>(now: &'s Served, group: &str) -> Result<&'s Shared> {
             format!("there is no group \"{group}\""),
             "`lunet group list` shows what there is",
         ),
+    }
+}
+
+/// What cannot change while gateways run is not kept for later either: they would serve nothing until they are all restarted.
+fn not_stored(error: anyhow::Error) -> anyhow::Error {
+    match error.downcast::<lunet_api::Error>() {
+        Ok(refused) => lunet_api::Error::new(refused.code, refused.message)
+            .fix(
+                "nothing was stored; to make such a change, stop all gateways of the group, remove the object of its configuration \
+                 (docs/ceph.md), and write it anew with `lunet group create --shared`",
+            )
+            .into(),
+        Err(error) => error,
     }
 }
 
