@@ -93,7 +93,10 @@ impl Machine {
                     self.clients += 1;
                     self.client = Some(op);
                     let address = format!("192.0.2.7:0/{}", self.clients);
-                    (op, Reply::Client(ClientName { address, lock: format!("client.{}", op.0) }))
+                    let name = ClientName { address, lock: format!("client.{}", op.0) };
+                    let volumes = &self.record.contents.volumes;
+                    let images = volumes.iter().map(|volume| volume.image.clone()).collect();
+                    (op, Reply::Client { name, images })
                 }
                 Action::ReadRecord(op) => (op, Reply::Record(self.bytes())),
                 Action::Look(op) => (op, Reply::Seen { record: self.bytes(), locks: Vec::new() }),
