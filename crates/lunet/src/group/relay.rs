@@ -25,8 +25,11 @@ use lunet_scsi::status;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use socket2::{Domain, Protocol, Socket, Type};
 
-/// Relays of a group at the most.
+/// Relays of a group at the most; of one host; and of one host where but a part of them is free, which is left to others.
 const MOST: usize = 256;
+const OF_HOST: usize = 32;
+const FEW: usize = 4;
+const LEFT_TO_OTHERS: usize = 64;
 /// How long a connection and a login may take.
 const LOGIN: Duration = Duration::from_secs(2);
 /// The silence after which the owner is pinged, and how long its answer may take.
@@ -117,8 +120,17 @@ enum Queued {
     Manage { function: TmfFunction, lun: u64, ticket: Option<u64>, done: Box<dyn Send> },
 }
 
+/// Whether there is room for one more relay of a host that has some, of all that there are. Whoever has many finds none before
+/// others do.
+const fn has_room(all: usize, of_host: usize) -> bool {
+    let room = if of_host < FEW { MOST } else { MOST - LEFT_TO_OTHERS };
+    all < room && of_host < OF_HOST
+}
+
 /// A session with the owner.
 struct Session {
+    /// The initiator that it stands for.
+    initiator: String,
     news: RelayNews,
     stream: TcpStream,
     connected: bool,
@@ -212,14 +224,20 @@ impl Thread {
     }
 
     fn open(&mut self, number: u64, whose: &RelayFor, news: RelayNews) {
-        let opened = self.aim.filter(|_| self.relays.len() < MOST).and_then(|aim| {
+        let same = |relay: &&Session| relay.initiator.eq_ignore_ascii_case(&whose.initiator);
+        if !has_room(self.relays.len(), self.relays.values().filter(same).count()) {
+            // It says nothing of the owner.
+            return news(News::Ended(number));
+        }
+        let opened = self.aim.and_then(|aim| {
             let stream = connect(aim.owner).ok()?;
             let options = self.options(&aim, whose)?;
             Some((stream, options))
         });
         match opened {
             Some((stream, options)) => {
-                drop(self.relays.insert(number, Session::new(news, stream, options)));
+                let session = Session::new((whose, news), stream, options);
+                drop(self.relays.insert(number, session));
             }
             None => {
                 self.failed();
@@ -249,18 +267,20 @@ impl Thread {
     /// A relay is over. Its shard is told, unless it has no part in it any more.
     fn end(&mut self, number: u64) {
         let Some(mut relay) = self.relays.remove(&number) else { return };
-        let queue = std::mem::take(&mut relay.queue);
-        if relay.leaves.is_none() || !relay.sent.is_empty() {
-            (relay.news)(News::Ended(number));
-        } else {
-            // Nothing has become of what was not sent.
-            for queued in &queue {
-                if let Queued::Command(command) = queued {
-                    (relay.news)(News::Answered(command.ticket, busy()));
-                }
+        // Nothing has become of what was not sent. Functions are done when these are dropped, which is behind the news.
+        let mut functions: Vec<Box<dyn Send>> =
+            relay.managed.drain().map(|(_, done)| done).collect();
+        for queued in std::mem::take(&mut relay.queue) {
+            match queued {
+                Queued::Command(command) => (relay.news)(News::Answered(command.ticket, busy())),
+                Queued::Manage { done, .. } => functions.push(done),
             }
         }
-        if !relay.proto.is_ready() && relay.leaves.is_none() {
+        let leaves = relay.leaves.is_some();
+        if !leaves || !relay.sent.is_empty() || !functions.is_empty() {
+            (relay.news)(News::Ended(number));
+        }
+        if !relay.proto.is_ready() && !leaves {
             self.failed();
         }
     }
@@ -313,9 +333,10 @@ fn connect(to: SocketAddr) -> std::io::Result<TcpStream> {
 }
 
 impl Session {
-    fn new(news: RelayNews, stream: TcpStream, options: Options) -> Self {
+    fn new((whose, news): (&RelayFor, RelayNews), stream: TcpStream, options: Options) -> Self {
         let begun = Instant::now();
         Self {
+            initiator: whose.initiator.clone(),
             news,
             stream,
             connected: false,
@@ -528,5 +549,31 @@ impl Session {
                 self.leave(number);
             }
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn one_host_leaves_room_for_others() {
+        let greedy = (0..).take_while(|all| has_room(*all, *all)).count();
+        assert_eq!(greedy, OF_HOST);
+        // Many hosts that want as many as they get.
+        let mut hosts = vec![0; MOST];
+        let (mut all, mut host) = (0, 0);
+        while all < MOST - LEFT_TO_OTHERS {
+            assert!(has_room(all, hosts[host]));
+            hosts[host] += 1;
+            all += 1;
+            host += usize::from(hosts[host] == OF_HOST);
+        }
+        assert!(!has_room(all, FEW), "who has some");
+        for _ in 0..LEFT_TO_OTHERS {
+            assert!(has_room(all, 0), "who has none");
+            all += 1;
+        }
+        assert!(!has_room(all, 0));
     }
 }
