@@ -29,7 +29,7 @@ use rustix::process::Signal;
 
 use world::{
     BLOCK, BLOCKS, CONFLICT, GOOD, Group, STANDBY, access, ask, becomes, have, identity, insist,
-    lba, log_in, pattern, says, seconds, signal, told, two, undisturbed, write_all,
+    lba, log_in, pattern, says, seconds, signal, told, two, two_through, undisturbed, write_all,
 };
 
 /// A planned move, order to first write. The design's own limit is 2 s.
@@ -76,7 +76,7 @@ fn a_planned_move_is_a_pause_and_the_disk_stays_the_same() -> Result<()> {
 #[test]
 fn a_reservation_by_the_standby_holds_at_the_owner_and_after_a_takeover() -> Result<()> {
     let _cluster = undisturbed();
-    let Some((_group, one, two)) = two("reserved")? else { return Ok(()) };
+    let Some((_group, one, two)) = two_through("reserved")? else { return Ok(()) };
     let (mut first, mut second) = (log_in(&one, "iqn.x:a")?, log_in(&two, "iqn.x:b")?);
     write_all(&mut first, 1)?;
     let out = |action: u8, kind: u8, key: u64, second: u64| {

@@ -263,10 +263,11 @@ fn commands_in_the_socket_of_an_owner_that_stood_still_are_not_executed() -> Res
 }
 
 #[test]
-fn a_reservation_over_nvme_by_the_standby_holds_for_both_protocols() -> Result<()> {
+fn a_reservation_over_nvme_holds_for_both_protocols_and_through_any_gateway() -> Result<()> {
     let _cluster = undisturbed();
     let Some((_group, [one, two])) = gateways("nvme-reserved")? else { return Ok(()) };
     let (mut first, mut second) = (one.host(1)?, two.host(2)?);
+    let mut holder = one.host(2)?;
     first.write(NSID, 0, &pattern(1))?;
     let kind = ReservationType::WriteExclusive;
     let (action, persist) = (RegisterAction::Register, PersistOnPowerLoss::Unchanged);
@@ -274,7 +275,10 @@ fn a_reservation_over_nvme_by_the_standby_holds_for_both_protocols() -> Result<(
     let acquire = Io::ReservationAcquire { action: AcquireAction::Acquire, kind };
     for (io, keys) in [(register, [0_u64, 7]), (acquire, [7, 0])] {
         let keys: Vec<u8> = keys.iter().flat_map(|key| key.to_le_bytes()).collect();
-        let status = second.execute(io, NSID, sends(&keys))?.status;
+        // A standby executes no change.
+        let status = second.execute(io.clone(), NSID, sends(&keys))?.status;
+        ensure!(status == Status::ANA_INACCESSIBLE, "{status}");
+        let status = holder.execute(io, NSID, sends(&keys))?.status;
         ensure!(status.is_success(), "{status}");
     }
     ensure!(first.try_write(NSID, 0, &pattern(2))? == Status::RESERVATION_CONFLICT);

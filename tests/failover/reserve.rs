@@ -6,14 +6,16 @@ use anyhow::{Result, ensure};
 use lunet_e2e::server::Server;
 use lunet_e2e::wire::scsi::{read16, sense_key, write16};
 use lunet_e2e::wire::{Answer, Pdu, Session, opcode};
+use rustix::process::Signal;
 
 use crate::world::{
-    BLOCK, BUSY, CONFLICT, GOOD, PATIENCE, becomes, have, insist, lba, log_in, pattern, two,
-    undisturbed, write_all,
+    BLOCK, BUSY, CONFLICT, GOOD, PATIENCE, becomes, have, insist, lba, log_in, pattern, signal,
+    two_through, undisturbed, write_all,
 };
 
 const REGISTER: u8 = 0;
 const RESERVE: u8 = 1;
+const CLEAR: u8 = 3;
 const PREEMPT_AND_ABORT: u8 = 5;
 /// WRITE EXCLUSIVE, REGISTRANTS ONLY.
 const REGISTRANTS: u8 = 5;
@@ -21,11 +23,16 @@ const REGISTRANTS: u8 = 5;
 const REPORTS: [[u8; 10]; 2] =
     [[0x5E, 0, 0, 0, 0, 0, 0, 0, 255, 0], [0x5E, 1, 0, 0, 0, 0, 0, 0, 255, 0]];
 
-/// PERSISTENT RESERVE OUT: reservation key, and service action reservation key.
-fn out(session: &mut Session, action: u8, key: u64, other: u64) -> Result<Answer> {
+/// PERSISTENT RESERVE OUT and its list: reservation key, and service action reservation key.
+fn change(action: u8, key: u64, other: u64) -> ([u8; 10], Vec<u8>) {
     let list = [&key.to_be_bytes()[..], &other.to_be_bytes(), &[0; 8]].concat();
     let kind = if action == REGISTER { 0 } else { REGISTRANTS };
-    insist(session, &[0x5F, action, kind, 0, 0, 0, 0, 0, 24, 0], 0, &list)
+    ([0x5F, action, kind, 0, 0, 0, 0, 0, 24, 0], list)
+}
+
+fn out(session: &mut Session, action: u8, key: u64, other: u64) -> Result<Answer> {
+    let (cdb, list) = change(action, key, other);
+    insist(session, &cdb, 0, &list)
 }
 
 /// What the group reports of its reservations, which is the same through both gateways.
@@ -92,7 +99,7 @@ fn conflicts(session: &mut Session) -> Result<()> {
 
 /// One host preempts the other one, and aborts its tasks, through the owner or through the standby.
 fn preempts(name: &str, by: usize) -> Result<()> {
-    let Some((group, one, two)) = two(name)? else { return Ok(()) };
+    let Some((group, one, two)) = two_through(name)? else { return Ok(()) };
     let mut first = Host::new([&one, &two], "iqn.x:a", 1)?;
     let mut second = Host::new([&one, &two], "iqn.x:b", 2)?;
     out(&mut first.paths[0], RESERVE, first.key, 0)?;
@@ -135,4 +142,53 @@ fn a_host_is_preempted_and_its_tasks_aborted_through_the_owner() -> Result<()> {
 fn a_host_is_preempted_and_its_tasks_aborted_through_the_standby() -> Result<()> {
     let _cluster = undisturbed();
     preempts("forwarded", 1)
+}
+
+#[test]
+fn a_frozen_standby_holds_back_no_change_of_reservations() -> Result<()> {
+    let _cluster = undisturbed();
+    let Some((_group, one, two)) = two_through("latereserve")? else { return Ok(()) };
+    // One host, which has a path to each gateway.
+    let (mut direct, mut around) = (log_in(&one, "iqn.x:a")?, log_in(&two, "iqn.x:a")?);
+    for path in [&mut direct, &mut around] {
+        out(path, REGISTER, 0, 1)?;
+    }
+    write_all(&mut around, 1)?;
+    signal(&two, Signal::STOP)?;
+    let (cdb, list) = change(CLEAR, 1, 0);
+    around.start(0, &cdb, 0, &list)?;
+    // It gives that path up, and goes on over the other one.
+    write_all(&mut direct, 2)?;
+    out(&mut direct, RESERVE, 1, 0)?;
+    signal(&two, Signal::CONT)?;
+    let answer = around.finish()?;
+    ensure!(answer.status != GOOD, "a CLEAR that was held back was executed: {answer:02x?}");
+    let mut other = log_in(&one, "iqn.x:b")?;
+    conflicts(&mut other)?;
+    have(&mut direct, 2)
+}
+
+/// LOGICAL UNIT RESET of the unit, by whichever gateway: it is complete.
+fn reset(session: &mut Session) -> Result<()> {
+    let response = session.task_management(5, 0)?;
+    ensure!(response == 0, "the reset is answered {response}");
+    Ok(())
+}
+
+#[test]
+fn a_reset_ends_a_write_that_waits_at_another_gateway() -> Result<()> {
+    let _cluster = undisturbed();
+    let Some((_group, one, two)) = two_through("resetthrough")? else { return Ok(()) };
+    let (mut judge, mut waits) = (log_in(&one, "iqn.x:a")?, log_in(&two, "iqn.x:b")?);
+    write_all(&mut waits, 1)?;
+    let asked = begin_write(&mut waits, 9)?;
+    reset(&mut judge)?;
+    write_all(&mut judge, 2)?;
+    // What was asked for comes now.
+    waits.answer_r2t(&asked)?;
+    let answer = waits.finish()?;
+    ensure!(answer.status != GOOD, "a write that was reset was executed: {answer:02x?}");
+    have(&mut judge, 2)?;
+    // And by a session that has had no commands yet.
+    reset(&mut log_in(&two, "iqn.x:c")?)
 }

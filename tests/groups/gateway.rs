@@ -12,7 +12,7 @@ use std::thread;
 
 use lunet_gateway::{
     Access, Action, Answer, Attention, Epoch, Gate, GatewayId, Notice, Order, Record, Refusal,
-    Request,
+    Registered, Request,
 };
 use lunet_group::{Agrees, Config, Drained, Error, Group, Handle, Said, Serving, Storage};
 use lunet_rbd::{Ended, ImageName, Lane, Place};
@@ -92,6 +92,8 @@ impl Serving for Fake {
     fn modes(&mut self, _record: &Record) {}
 
     fn attention(&mut self, _attention: Attention) {}
+
+    fn preempted(&mut self, _lost: &[([u8; 16], Registered)]) {}
 
     fn access(&mut self, epoch: Epoch, access: &Access) {
         say(&format!("access {} {access:?}", epoch.0));

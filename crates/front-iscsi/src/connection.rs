@@ -9,6 +9,7 @@ use lunet_iscsi::Through;
 use lunet_iscsi::chap::Proof;
 use lunet_iscsi::digest::Crc32c;
 use lunet_iscsi::iser;
+use lunet_iscsi::pdu::TmfFunction;
 use lunet_iscsi::target::{self as iscsi, Connection, Event, LoginIdentity, Tag, Transmit};
 use lunet_ring::{Account, Buf, Payload};
 use lunet_scsi::Attention;
@@ -48,6 +49,8 @@ pub struct IscsiConn {
     pub tasks: Vec<Option<OperationId>>,
     /// Functions that wait for other shards.
     pub clears: Vec<PendingClear>,
+    /// Functions that wait until the owner of the failover group is reached.
+    pub functions: Vec<WaitingFunction>,
     /// It was aborted with its failover group: dropped when it is closed.
     pub aborted: Option<Part>,
 }
@@ -94,11 +97,18 @@ pub struct SessionLun {
 
 impl SessionLun {
     /// Takes a seat at the unit of a volume. What an initiator knew of the unit before, it should ask
-    /// again (SAM-5 5.14).
-    pub fn join(lun: u16, slot: VolumeId, volume: &ScsiVolume, id: &Arc<NexusId>) -> Self {
+    /// again (SAM-5 5.14), but for one that comes `through` another gateway: that has told it.
+    pub fn join(
+        lun: u16,
+        (slot, volume): (VolumeId, &ScsiVolume),
+        id: &Arc<NexusId>,
+        through: bool,
+    ) -> Self {
         let place = Place::take(volume, id);
         let mut nexus = lunet_scsi::Nexus::new();
-        nexus.establish(Attention::PowerOn);
+        if !through {
+            nexus.establish(Attention::PowerOn);
+        }
         Self { lun, volume: slot, nexus, place, at_storage: None }
     }
 }
@@ -117,6 +127,31 @@ pub struct PendingClear {
     pub left: Arc<AtomicUsize>,
     /// What it does.
     pub cause: Cause,
+    /// By which relay the owner of the failover group does its part.
+    pub relay: Option<u64>,
+}
+
+/// A task management function as it arrived.
+#[derive(Clone, Copy)]
+pub struct Function {
+    /// Its name at the connection, for the response.
+    pub tag: Tag,
+    /// What to do.
+    pub function: TmfFunction,
+    /// To which logical unit.
+    pub lun: u64,
+    /// To which command.
+    pub referenced: Option<Tag>,
+}
+
+/// A function that concerns commands at the owner of a failover group, and waits for the way there.
+pub struct WaitingFunction {
+    /// Which.
+    pub function: Function,
+    /// When it is tried again.
+    pub again: Duration,
+    /// Until when it waits.
+    pub until: Duration,
 }
 
 impl IscsiConn {
@@ -129,6 +164,7 @@ impl IscsiConn {
             waiting: None,
             tasks: Vec::new(),
             clears: Vec::new(),
+            functions: Vec::new(),
             aborted: None,
         }
     }

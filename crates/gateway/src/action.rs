@@ -6,7 +6,7 @@ use alloc::vec::Vec;
 use core::net::SocketAddr;
 use core::time::Duration;
 
-use crate::{Access, Contents, Epoch, Gate, GatewayId, Record, Volume};
+use crate::{Access, Contents, Epoch, Gate, GatewayId, Record, Registered, Volume};
 
 /// How long a blocklist entry lasts. The cluster's default of an hour is too short: a gateway that was stopped for
 /// longer, as a suspended virtual machine is, would write over what its successor has written.
@@ -180,14 +180,9 @@ pub enum Notice {
     SameNumber(u16),
 }
 
-/// A request that changes the record: on reservations, or, of an initiator here, on mode pages and marks.
+/// A request that changes the record, on reservations, mode pages or marks, by the caller's number.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub enum Request {
-    /// Of an initiator here, by the caller's number.
-    Local(u64),
-    /// Forwarded by another gateway.
-    Remote(NotifyId),
-}
+pub struct Request(pub u64);
 
 /// The answer to a request of an initiator here.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -198,8 +193,6 @@ pub enum Answer {
     Record(Box<Record>),
     /// Nothing was done, and nothing will be: BUSY.
     Busy,
-    /// Nobody knows whether it was done: the connection is aborted without a status.
-    Unknown,
 }
 
 /// A unit attention for every nexus of the group at this gateway.
@@ -228,7 +221,9 @@ pub enum Input {
     IoFailed(OpId, Failure),
     /// An administrator wants something.
     Order(Order),
-    /// PERSISTENT RESERVE OUT of an initiator here; or mode pages or a mark that are to be kept.
+    /// PERSISTENT RESERVE OUT, or mode pages or a mark that are to be kept. Its command is one that the
+    /// [gate](crate::Gate::admits) and the [way](crate::Way::admits) of its host have let in, as any that changes something:
+    /// a standby gets it from nobody, and answers BUSY.
     Reserve(u64, Vec<u8>),
     /// PERSISTENT RESERVE IN of an initiator here.
     Report(u64),
@@ -287,10 +282,14 @@ pub enum Action {
     AbortConnections,
     /// Take up reservations, mode pages, marks and pending unit attentions. The gate opens next.
     Load(Box<Record>),
-    /// Report the mode pages of the record from here on: this gateway does not own the group.
+    /// Report the mode pages of the record from here on, and ask the owner about volumes that have a mark there: this gateway does
+    /// not own the group.
     Modes(Box<Record>),
     /// Raise a unit attention.
     Attention(Attention),
+    /// These registrations of volumes, by their NAA designators, are gone: their nexuses at this gateway, which does not own
+    /// the group, are told so, RESERVATIONS PREEMPTED (2Ah/03h).
+    Preempted(Vec<([u8; 16], Registered)>),
     /// The owner of this epoch is another gateway, or nobody. Commands that the gate lets [through](crate::Admission::Forward)
     /// go to that portal from here on; what was passed on in an earlier epoch and is not answered is answered no more.
     Reach(Epoch, Option<SocketAddr>),

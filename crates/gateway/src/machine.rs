@@ -12,8 +12,8 @@ use crate::moving::{Moving, Watchers};
 use crate::requests::Change;
 use crate::standby::{Step, Takeover, Watch};
 use crate::{
-    Access, Action, Attention, ClientName, Epoch, Gate, GatewayId, Input, Message, NotifyId, OpId,
-    Order, Record, Refusal, Reply, Response, Result,
+    Access, Action, Attention, ClientName, Contents, Epoch, Gate, GatewayId, Input, Message,
+    NotifyId, OpId, Order, Record, Refusal, Registered, Reply, Response, Result,
 };
 
 /// After how long a client is tried again that could not be made.
@@ -80,7 +80,6 @@ pub(crate) enum Purpose {
     Move,
     Change,
     Report(u64),
-    Forward(u64),
 }
 
 #[derive(Debug)]
@@ -227,7 +226,6 @@ impl Gateway {
             Purpose::Move => self.moved(result),
             Purpose::Change => self.written(result),
             Purpose::Report(id) => self.reported(id, result),
-            Purpose::Forward(id) => self.forwarded(id, result),
         }
     }
 
@@ -236,10 +234,7 @@ impl Gateway {
         let Ok(message) = Message::decode(bytes) else {
             return self.act(Action::Acknowledge(notify, Vec::new()));
         };
-        let (Message::Ping(epoch)
-        | Message::Changed(epoch)
-        | Message::Forward(epoch, _)
-        | Message::Move(epoch, _)) = message;
+        let (Message::Ping(epoch) | Message::Changed(epoch) | Message::Move(epoch, _)) = message;
         if self.role.owns() && epoch > self.gate.epoch() {
             return self.fence();
         }
@@ -251,7 +246,6 @@ impl Gateway {
             return;
         }
         match message {
-            Message::Forward(epoch, body) => self.forward_came(notify, epoch, body),
             Message::Move(wanted, to) => {
                 self.acknowledge(notify, &Response::Owner(self.gate.epoch()));
                 if wanted == self.gate.epoch() {
@@ -378,8 +372,12 @@ impl Gateway {
         }
         let epoch = record.epoch;
         let (first, next) = (known.is_none(), known.is_none_or(|known| known.epoch < epoch));
-        let reserved = known.is_none_or(|known| known.contents.reserved_as(&record.contents));
-        let modes = known.is_none_or(|known| !known.contents.has_modes_of(&record.contents));
+        let lost = known.map_or_else(Vec::new, |known| lost(&known.contents, &record.contents));
+        let kept = |contents: &Contents| -> Vec<_> {
+            contents.volumes.iter().map(|it| (it.naa, it.modes.clone(), it.sanitize)).collect()
+        };
+        // An owner of before has not heard of its own.
+        let modes = next || known.is_none_or(|it| kept(&it.contents) != kept(&record.contents));
         self.other_images = !self.has_images_of(&record);
         self.record = Some(record.clone());
         if next {
@@ -399,8 +397,8 @@ impl Gateway {
         if modes {
             self.act(Action::Modes(record));
         }
-        if !reserved {
-            self.act(Action::Attention(Attention::ReservationsChanged));
+        if !lost.is_empty() {
+            self.act(Action::Preempted(lost));
         }
     }
 
@@ -455,4 +453,21 @@ impl Gateway {
     pub(crate) fn act(&mut self, action: Action) {
         self.actions.push_back(action);
     }
+}
+
+/// The registrations of each volume, by its NAA designator, that are not there any more.
+fn lost(before: &Contents, now: &Contents) -> Vec<([u8; 16], Registered)> {
+    let mut lost = Vec::new();
+    for volume in &before.volumes {
+        let there = now.volumes.iter().find(|other| other.naa == volume.naa);
+        // Of a volume that has left the group nobody has lost anything to anybody.
+        let Some(there) = there else { continue };
+        let is = |one: &Registered, other: &Registered| {
+            (&one.family, &one.name) == (&other.family, &other.name)
+        };
+        let gone = volume.reserved.registrations.iter();
+        let gone = gone.filter(|one| !there.reserved.registrations.iter().any(|it| is(one, it)));
+        lost.extend(gone.map(|one| (volume.naa, one.clone())));
+    }
+    lost
 }

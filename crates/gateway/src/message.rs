@@ -4,7 +4,6 @@ use alloc::vec::Vec;
 
 use crate::bytes::{Reader, Writer};
 use crate::codec::Malformed;
-use crate::record::MAX_BODY;
 use crate::{Epoch, GatewayId};
 
 /// The first byte of each.
@@ -17,8 +16,6 @@ pub enum Message {
     Ping(Epoch),
     /// The group has come to that epoch, or its record has changed in it.
     Changed(Epoch),
-    /// For the owner of that epoch: a PERSISTENT RESERVE OUT that came to another gateway.
-    Forward(Epoch, Vec<u8>),
     /// For the owner of that epoch: an administrator wants the group to go there.
     Move(Epoch, GatewayId),
 }
@@ -30,14 +27,6 @@ pub enum Response {
     NotOwner(Epoch, GatewayId),
     /// From the owner.
     Owner(Epoch),
-    /// From the owner: the forwarded request was executed, and its effect is in the record.
-    Done(Vec<u8>),
-    /// From the owner: nothing was done, and nothing will be.
-    Busy,
-}
-
-fn body(from: &mut Reader<'_>) -> Result<Vec<u8>, Malformed> {
-    Ok(from.bytes(MAX_BODY)?.into())
 }
 
 impl Message {
@@ -48,7 +37,6 @@ impl Message {
         match self {
             Self::Ping(epoch) => (to.u8(0), to.u64(epoch.0)).1,
             Self::Changed(epoch) => (to.u8(1), to.u64(epoch.0)).1,
-            Self::Forward(epoch, body) => (to.u8(2), to.u64(epoch.0), to.bytes(body)).2,
             Self::Move(epoch, gateway) => (to.u8(3), to.u64(epoch.0), to.u16(gateway.0)).2,
         }
         to.0
@@ -65,7 +53,6 @@ impl Message {
         let message = match kind {
             0 => Self::Ping(epoch),
             1 => Self::Changed(epoch),
-            2 => Self::Forward(epoch, body(&mut from)?),
             3 => Self::Move(epoch, GatewayId(from.u16()?)),
             _ => return Err(Malformed::Value),
         };
@@ -82,8 +69,6 @@ impl Response {
         match self {
             Self::NotOwner(epoch, gateway) => (to.u8(0), to.u64(epoch.0), to.u16(gateway.0)).2,
             Self::Owner(epoch) => (to.u8(1), to.u64(epoch.0)).1,
-            Self::Done(body) => (to.u8(2), to.bytes(body)).1,
-            Self::Busy => to.u8(3),
         }
         to.0
     }
@@ -98,8 +83,6 @@ impl Response {
         let response = match from.u8()? {
             0 => Self::NotOwner(Epoch(from.u64()?), GatewayId(from.u16()?)),
             1 => Self::Owner(Epoch(from.u64()?)),
-            2 => Self::Done(body(&mut from)?),
-            3 => Self::Busy,
             _ => return Err(Malformed::Value),
         };
         from.end()?;

@@ -14,7 +14,7 @@ pub const MAX_VOLUMES: usize = 32;
 pub const MAX_PORTS: usize = 64;
 /// Bytes of a volume's saved mode pages at the most.
 pub const MAX_MODES: usize = 1024;
-/// Bytes of a forwarded request or of its answer at the most.
+/// Bytes of a request on reservations at the most.
 pub const MAX_BODY: usize = 4096;
 /// Bytes of a name at the most: 223 is the longest of iSCSI and NVMe.
 pub(crate) const MAX_NAME: usize = 223;
@@ -305,11 +305,6 @@ impl Contents {
             Change::Sanitize(sanitize) => volume.sanitize = sanitize,
         }
         true
-    }
-
-    /// Whether the mode pages of both are the same.
-    pub(crate) fn has_modes_of(&self, other: &Self) -> bool {
-        self.volumes.iter().map(|it| &it.modes).eq(other.volumes.iter().map(|it| &it.modes))
     }
 
     /// Whether the reservations of both are the same, key by key.

@@ -2,16 +2,9 @@
 
 use alloc::boxed::Box;
 use alloc::vec::Vec;
-use core::time::Duration;
 
 use crate::machine::{Gateway, Purpose, Role};
-use crate::{
-    Action, Answer, Contents, Epoch, Failure, Message, NotifyId, Record, Reply, Request, Response,
-    Result,
-};
-
-/// For how long a forwarded request may take.
-const FORWARD_LIMIT: Duration = Duration::from_secs(2);
+use crate::{Action, Answer, Contents, Failure, NotifyId, Record, Request, Response, Result};
 
 /// A request that the owner executes: one at a time.
 #[derive(Debug)]
@@ -35,41 +28,11 @@ impl Change {
 }
 
 impl Gateway {
-    /// PERSISTENT RESERVE OUT of an initiator here.
+    /// A change of the record that an initiator wants, whose command the gate has let in.
     pub(crate) fn reserve(&mut self, id: u64, body: Vec<u8>) {
-        let owner = self.record.as_ref().and_then(|record| record.owner.as_ref());
-        let elsewhere = owner.is_some_and(|owner| owner.gateway != self.config.me);
         match &self.role {
-            Role::Owner(None) => self.execute(Request::Local(id), body),
-            Role::Standby(_) if elsewhere => {
-                let message = Message::Forward(self.gate.epoch(), body).encode();
-                let op = self.operation(Purpose::Forward(id));
-                self.act(Action::Notify(op, message, FORWARD_LIMIT));
-            }
+            Role::Owner(None) => self.execute(Request(id), body),
             _ => self.answer(id, Answer::Busy),
-        }
-    }
-
-    /// The answers to a forwarded request are there.
-    pub(crate) fn forwarded(&mut self, id: u64, result: Result) {
-        let Ok(Reply::Acks { acks, all }) = result else { return self.answer(id, Answer::Unknown) };
-        let mut responses = acks.iter().flat_map(|ack| Response::decode(&ack.0));
-        let said = responses.find_map(|response| match response {
-            Response::Done(body) => Some(Answer::Body(body)),
-            Response::Busy => Some(Answer::Busy),
-            _ => None,
-        });
-        // If everybody has answered, nobody has executed it: the owner was not there to hear of it.
-        let silence = if all { Answer::Busy } else { Answer::Unknown };
-        self.answer(id, said.unwrap_or(silence));
-    }
-
-    /// Another gateway has forwarded a request.
-    pub(crate) fn forward_came(&mut self, notify: NotifyId, epoch: Epoch, body: Vec<u8>) {
-        if matches!(self.role, Role::Owner(None)) && epoch == self.gate.epoch() {
-            self.execute(Request::Remote(notify), body);
-        } else {
-            self.acknowledge(notify, &Response::Busy);
         }
     }
 
@@ -92,7 +55,7 @@ impl Gateway {
         if record.check().is_err() {
             self.role = Role::Owner(None);
             self.act(Action::Abandon(request));
-            return self.settle(request, None);
+            return self.answer(request.0, Answer::Busy);
         }
         let (op, record) = (self.operation(Purpose::Change), Box::new(record));
         self.act(Action::Swap { op, expect, record: record.clone() });
@@ -119,22 +82,10 @@ impl Gateway {
     pub(crate) fn applied(&mut self, request: Request) {
         match core::mem::replace(&mut self.role, Role::Owner(None)) {
             Role::Owner(Some(Change::Applying(present, answer))) if present == request => {
-                self.settle(request, Some(answer));
+                self.answer(request.0, Answer::Body(answer));
                 self.announce(self.gate.epoch());
             }
             other => self.role = other,
-        }
-    }
-
-    /// Answers a request where it came from; `None`: nothing was done.
-    fn settle(&mut self, request: Request, answer: Option<Vec<u8>>) {
-        match (request, answer) {
-            (Request::Local(id), None) => self.answer(id, Answer::Busy),
-            (Request::Local(id), Some(body)) => self.answer(id, Answer::Body(body)),
-            (Request::Remote(notify), None) => self.acknowledge(notify, &Response::Busy),
-            (Request::Remote(notify), Some(body)) => {
-                self.acknowledge(notify, &Response::Done(body));
-            }
         }
     }
 
@@ -160,10 +111,8 @@ impl Gateway {
     /// Answers requests whose operations are given up.
     pub(crate) fn give_up_requests(&mut self) {
         for (_, purpose) in core::mem::take(&mut self.pending) {
-            match purpose {
-                Purpose::Report(id) => self.answer(id, Answer::Busy),
-                Purpose::Forward(id) => self.answer(id, Answer::Unknown),
-                _ => {}
+            if let Purpose::Report(id) = purpose {
+                self.answer(id, Answer::Busy);
             }
         }
     }

@@ -81,6 +81,13 @@ impl Way {
         Passage::Go(Turn(turn))
     }
 
+    /// A new turn of the same way begins: what was sent before is not executed, on whatever connection it comes, unless it
+    /// was let in already. A reset ends commands that the owner has not seen, by this.
+    pub fn renew(&self) {
+        // Two: what is being executed is counted on the same side as before.
+        self.present.fetch_add(2 << GATEWAY, SeqCst);
+    }
+
     /// A change of that turn has ended, or was not begun.
     pub fn ended(&self, turn: Turn) {
         self.running[side(turn.0)].fetch_sub(1, SeqCst);
@@ -108,6 +115,25 @@ mod tests {
         assert_eq!(way.admits(A, fresh), Passage::Ask, "and back");
         assert_eq!(way.admits(A, old), Passage::Ask);
         assert_eq!(way.admits(A, way.turn()), Passage::Go(way.turn()));
+    }
+
+    #[test]
+    fn what_was_sent_before_a_new_turn_of_the_same_way_is_not_executed() {
+        let way = Way::default();
+        let old = way.turn();
+        assert_eq!(way.admits(A, old), Passage::Go(old));
+        way.renew();
+        assert_eq!(way.admits(A, old), Passage::Ask);
+        let fresh = way.turn();
+        assert_eq!(way.admits(A, fresh), Passage::Go(fresh), "what was let in is no hindrance");
+        // For another way both have to end.
+        assert_eq!(way.admits(B, fresh), Passage::Ask);
+        let other = way.turn();
+        assert_eq!(way.admits(B, other), Passage::Wait);
+        way.ended(fresh);
+        assert_eq!(way.admits(B, other), Passage::Wait);
+        way.ended(old);
+        assert_eq!(way.admits(B, other), Passage::Go(other));
     }
 
     #[test]

@@ -6,8 +6,8 @@ use std::time::Duration;
 use lunet_gateway::{
     Access, AccessState, Ack, Action, Admission, Answer, Attention, ClientName, Condition, Config,
     Contents, Epoch, Failure, Gateway, GatewayId, Input, LONG_ENOUGH, Message, Notice, NotifyId,
-    OpId, Order, Owner, Port, Record, Refusal, Reply, Request, Reserved, Response, Sanitize,
-    TEN_YEARS, Taker, Volume,
+    OpId, Order, Owner, Port, Record, Refusal, Registered, Reply, Request, Reserved, Response,
+    Sanitize, TEN_YEARS, Taker, Volume,
 };
 
 const SECOND: Duration = Duration::from_secs(1);
@@ -206,13 +206,8 @@ impl Bench {
         self.done(op, Ok(Reply::Acks { acks, all: true }))
     }
 
-    fn notified(&mut self, message: &Message) -> (Response, Vec<Action>) {
-        let actions = self.input(Input::Notified(NotifyId(9), message.encode()));
-        let response = actions.iter().find_map(|action| match action {
-            Action::Acknowledge(NotifyId(9), bytes) => Response::decode(bytes).ok(),
-            _ => None,
-        });
-        (response.unwrap_or(Response::Busy), actions)
+    fn notified(&mut self, message: &Message) -> Vec<Action> {
+        self.input(Input::Notified(NotifyId(9), message.encode()))
     }
 
     /// Lets time pass, second by second: the read of the record that was begun.
@@ -520,8 +515,8 @@ fn an_owner_that_is_deposed_says_nothing_more() {
         |bench| bench.input(Input::IoFailed(OpId(1), Failure::Blocklisted)),
         |bench| bench.input(Input::IoFailed(OpId(1), Failure::ReadOnly)),
         |bench| bench.input(Input::WatchFailed(OpId(1))),
-        |bench| bench.notified(&Message::Changed(Epoch(6))).1,
-        |bench| bench.notified(&Message::Ping(Epoch(6))).1,
+        |bench| bench.notified(&Message::Changed(Epoch(6))),
+        |bench| bench.notified(&Message::Ping(Epoch(6))),
     ];
     for cause in causes {
         let mut bench = Bench::owner();
@@ -648,30 +643,18 @@ fn a_release_that_does_not_end_fences_the_owner() {
 
 #[test]
 fn good_follows_the_record() {
-    for remote in [false, true] {
-        let mut bench = Bench::owner();
-        let (request, actions) = if remote {
-            let (_, actions) = bench.notified(&Message::Forward(Epoch(5), vec![1]));
-            (Request::Remote(NotifyId(9)), actions)
-        } else {
-            (Request::Local(3), bench.input(Input::Reserve(3, vec![1])))
-        };
-        assert_eq!(actions, [Action::Execute(request, vec![1])]);
-        // A second one meanwhile.
-        assert_eq!(bench.input(Input::Reserve(4, vec![])), [Action::Answer(4, Answer::Busy)]);
-        let contents = Box::new(Contents::default());
-        let actions = bench.input(Input::Executed(request, contents, vec![7]));
-        let [Action::Swap { op, .. }] = actions[..] else { panic!("{actions:?}") };
-        assert_eq!(bench.done(op, Ok(Reply::Done)), [Action::Apply(request)]);
-        let actions = bench.input(Input::Applied(request));
-        match &actions[0] {
-            Action::Answer(3, answer) => assert_eq!(*answer, Answer::Body(vec![7])),
-            Action::Acknowledge(_, bytes) => {
-                assert_eq!(Response::decode(bytes), Ok(Response::Done(vec![7])));
-            }
-            other => panic!("{other:?}"),
-        }
-    }
+    let mut bench = Bench::owner();
+    let request = Request(3);
+    let actions = bench.input(Input::Reserve(3, vec![1]));
+    assert_eq!(actions, [Action::Execute(request, vec![1])]);
+    // A second one meanwhile.
+    assert_eq!(bench.input(Input::Reserve(4, vec![])), [Action::Answer(4, Answer::Busy)]);
+    let contents = Box::new(Contents::default());
+    let actions = bench.input(Input::Executed(request, contents, vec![7]));
+    let [Action::Swap { op, .. }] = actions[..] else { panic!("{actions:?}") };
+    assert_eq!(bench.done(op, Ok(Reply::Done)), [Action::Apply(request)]);
+    let actions = bench.input(Input::Applied(request));
+    assert_eq!(actions[0], Action::Answer(3, Answer::Body(vec![7])));
 }
 
 #[test]
@@ -679,41 +662,21 @@ fn an_owner_that_cannot_write_the_record_is_fenced() {
     let mut bench = Bench::owner();
     bench.input(Input::Reserve(3, vec![1]));
     let contents = Box::new(Contents::default());
-    let actions = bench.input(Input::Executed(Request::Local(3), contents, vec![7]));
+    let actions = bench.input(Input::Executed(Request(3), contents, vec![7]));
     let [Action::Swap { op, .. }] = actions[..] else { panic!("{actions:?}") };
     let actions = bench.done(op, Err(Failure::Lost));
-    assert_eq!(actions[1], Action::Abandon(Request::Local(3)));
+    assert_eq!(actions[1], Action::Abandon(Request(3)));
     assert!(actions.iter().all(|action| !matches!(action, Action::Answer(..))));
 }
 
 #[test]
-fn a_forwarded_request_is_answered_as_far_as_is_known() {
-    let owner = |response: Response| vec![Ack(response.encode())];
-    let cases = [
-        (owner(Response::Done(vec![7])), false, Answer::Body(vec![7])),
-        (owner(Response::Busy), false, Answer::Busy),
-        (owner(Response::NotOwner(Epoch(4), GatewayId(2))), true, Answer::Busy),
-        (Vec::new(), true, Answer::Busy),
-        (owner(Response::NotOwner(Epoch(4), GatewayId(2))), false, Answer::Unknown),
-    ];
-    for (acks, all, answer) in cases {
-        let mut bench = Bench::standby(&record(4, Some(0)));
-        let actions = bench.input(Input::Reserve(3, vec![1]));
-        let message = Message::Forward(Epoch(4), vec![1]).encode();
-        let op = actions.iter().find_map(|action| match action {
-            Action::Notify(op, bytes, _) if *bytes == message => Some(*op),
-            _ => None,
-        });
-        let actions = bench.done(op.unwrap(), Ok(Reply::Acks { acks, all }));
-        assert_eq!(actions, [Action::Answer(3, answer)]);
-    }
-}
-
-#[test]
-fn a_request_forwarded_in_another_epoch_is_not_executed() {
-    let mut bench = Bench::owner();
-    let (response, actions) = bench.notified(&Message::Forward(Epoch(4), vec![1]));
-    assert_eq!((response, actions.len()), (Response::Busy, 1));
+fn a_standby_executes_no_request_and_asks_nobody_to() {
+    let mut bench = Bench::standby(&record(4, Some(0)));
+    let actions = bench.input(Input::Reserve(3, vec![1]));
+    let answer = Action::Answer(3, Answer::Busy);
+    assert!(actions.contains(&answer), "{actions:?}");
+    let asks = |action: &Action| matches!(action, Action::Execute(..) | Action::Swap { .. });
+    assert!(!actions.iter().any(asks), "{actions:?}");
 }
 
 #[test]
@@ -756,6 +719,37 @@ fn a_standby_reports_the_mode_pages_of_each_record_once() {
     assert_eq!(reported(8, &[1]), Vec::<Vec<u8>>::new(), "they are known");
     assert_eq!(reported(9, &[3]), [[3]]);
     assert_eq!(reported(9, &[1]), Vec::<Vec<u8>>::new(), "it is no newer record");
+}
+
+/// A record with these registrants of its volume, and whether that is being sanitized.
+fn registered(revision: u64, names: &[u8], sanitize: Sanitize) -> Record {
+    let one = |name: &u8| Registered { family: "x".into(), name: vec![*name], key: 7 };
+    let mut record = Record { revision, ..record(4, Some(2)) };
+    let registrations = names.iter().map(one).collect();
+    let reserved = Reserved { registrations, ..Reserved::default() };
+    record.contents.volumes = vec![Volume { reserved, sanitize, ..volume("rbd/image") }];
+    record
+}
+
+#[test]
+fn a_standby_tells_of_registrations_that_are_gone_and_of_marks_and_of_nothing_else() {
+    let mut bench = Bench::standby(&registered(7, &[1, 2], Sanitize::None));
+    let mut learns = |record: Record| {
+        let revision = record.revision;
+        let changed = Input::Notified(NotifyId(revision), Message::Changed(Epoch(4)).encode());
+        let actions = bench.input(changed);
+        let read = actions.iter().find_map(|action| match action {
+            Action::ReadRecord(op) => Some(*op),
+            _ => None,
+        });
+        bench.done(read.expect("it reads"), Ok(Reply::Record(bytes(&record))))
+    };
+    assert_eq!(learns(registered(8, &[1, 2, 3], Sanitize::None)), [], "one more is no loss");
+    let lost = Registered { family: "x".into(), name: vec![2], key: 7 };
+    let actions = learns(registered(9, &[1, 3], Sanitize::None));
+    assert_eq!(actions, [Action::Preempted(vec![([6; 16], lost)])]);
+    let marked = registered(10, &[1, 3], Sanitize::Formatting);
+    assert_eq!(learns(marked.clone()), [Action::Modes(Box::new(marked))]);
 }
 
 #[test]
@@ -816,7 +810,7 @@ fn a_standby_passes_on_what_was_sent_in_the_epoch_of_an_owner_that_can_be_reache
     assert_eq!(bench.gateway.gate().admits(early.stamp()), Admission::Standby);
     let mut reached = record(5, Some(2));
     reached.owner.as_mut().unwrap().portal = Some(portal(2));
-    let (_, actions) = bench.notified(&Message::Changed(Epoch(5)));
+    let actions = bench.notified(&Message::Changed(Epoch(5)));
     let Some(Action::ReadRecord(op)) = actions.last() else { panic!("{actions:?}") };
     let actions = bench.done(*op, Ok(Reply::Record(bytes(&reached))));
     let gate = bench.gateway.gate();

@@ -451,6 +451,7 @@ impl Driver {
             Action::Load(record) => serving.load(&record),
             Action::Modes(record) => serving.modes(&record),
             Action::Attention(attention) => serving.attention(attention),
+            Action::Preempted(lost) => serving.preempted(&lost),
             Action::Reach(epoch, owner) => serving.reach(epoch, owner),
             Action::Access(epoch, access) => serving.access(epoch, &access),
             Action::Drain(op) => serving.drain(Drained { op, sender: self.sender.clone() }),

@@ -6,7 +6,7 @@ use std::sync::mpsc::Sender;
 
 use lunet_gateway::{
     Access, Action, Answer, Attention, Epoch, Gate, Input, Notice, OpId, Order, Record, Refusal,
-    Reply, Request,
+    Registered, Reply, Request,
 };
 use lunet_rbd::Image;
 
@@ -70,6 +70,9 @@ pub trait Serving: Send {
 
     /// A unit attention for each nexus.
     fn attention(&mut self, attention: Attention);
+
+    /// A unit attention for nexuses here that have lost their registration with a volume.
+    fn preempted(&mut self, lost: &[([u8; 16], Registered)]);
 
     /// The owner of this epoch is another gateway, or nobody. Commands that the gate lets
     /// [through](lunet_gateway::Admission::Forward) go to that portal from here on; what was passed on in an earlier epoch and

@@ -68,12 +68,6 @@ impl AccessState {
     }
 }
 
-/// True if a command works through a target port in standby (SPC-5 5.17.2.4), and READ CAPACITY does: without it hosts take
-/// the unit for one of no size. `cdb` has any length.
-pub fn works_in_standby(cdb: &[u8]) -> bool {
-    AccessState::Standby.allows(&Cdb::new(cdb))
-}
-
 /// SERVICE ACTION of REPORT and SET TARGET PORT GROUPS.
 const GROUPS: u16 = 0x0A;
 

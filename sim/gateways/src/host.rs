@@ -355,6 +355,10 @@ impl World {
             }
             _ => {}
         }
+        if !matches!(wanted, Wanted::Read(_) | Wanted::Report) && act.is_some() {
+            // Nobody asks any more what has become of those before it.
+            self.hosts[number].unknown = 0;
+        }
         let outcome = match told {
             Told::Status(state) => Outcome::Status(state),
             Told::Conflict => Outcome::Conflict,

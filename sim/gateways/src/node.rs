@@ -348,7 +348,7 @@ impl World {
                 all.into_iter().for_each(|(id, it)| self.tell_aborted(gateway, id, &it));
             }
             Action::Load(record) => self.load(gateway, &record),
-            Action::Modes(_) | Action::Attention(_) => {}
+            Action::Modes(_) | Action::Attention(_) | Action::Preempted(_) => {}
             Action::Access(epoch, access) => {
                 let known = self.access.entry(epoch).or_insert_with(|| access.clone());
                 if *known != access {
@@ -510,7 +510,8 @@ impl World {
         let node = &mut self.nodes[gateway];
         node.contents = record.contents.clone();
         node.reservations = Reservations::new(true);
-        let saved = reserved_of(&record.contents).reserved.saved(&[FAMILY]).expect("hosts of this world");
+        let saved =
+            reserved_of(&record.contents).reserved.saved(&[FAMILY]).expect("hosts of this world");
         if node.reservations.restore(saved).is_err() {
             self.wrong("the record's reservations cannot be loaded".into());
         }
@@ -554,8 +555,10 @@ impl World {
             Answer::Record(record) => {
                 Told::Status(state_of(&reserved_of(&record.contents).reserved))
             }
-            Answer::Unknown => return self.abort(gateway, connection),
         };
+        if self.nodes[gateway].commands.contains_key(&id) {
+            return self.end(gateway, id, told);
+        }
         self.tell_host(gateway, connection, (0, told));
     }
 
@@ -635,16 +638,9 @@ impl World {
             return;
         };
         let host = connection.host;
-        match wanted {
-            Wanted::Reserve(act) => {
-                node.requests.insert(number, (id, host));
-                return self.feed(gateway, Input::Reserve(number, body_of(act)));
-            }
-            Wanted::Report => {
-                node.requests.insert(number, (id, host));
-                return self.feed(gateway, Input::Report(number));
-            }
-            _ => {}
+        if wanted == Wanted::Report {
+            node.requests.insert(number, (id, host));
+            return self.feed(gateway, Input::Report(number));
         }
         let (stamp, fresh, from) = (connection.link.stamp(), connection.fresh, connection.from);
         let asked = if from.is_some() { asked } else { connection.asked };
@@ -687,6 +683,9 @@ impl World {
         if !node.contents.volumes.iter().any(|it| image_of(it) == usize::from(place.volume)) {
             return self.end(gateway, id, Told::Busy);
         }
+        if let Wanted::Reserve(act) = command.wanted {
+            return self.reserve(gateway, id, act);
+        }
         if node.changing && place.reserved() {
             node.held.push(id);
             return;
@@ -714,6 +713,17 @@ impl World {
             _ => Kind::Read(place, gate.epoch()),
         };
         self.begin_io(gateway, id, kind, compares);
+    }
+
+    /// A change of reservations is executed, if it goes its host's way.
+    fn reserve(&mut self, gateway: usize, id: u64, act: Act) {
+        if !self.goes_its_way(gateway, id) {
+            return;
+        }
+        let node = &mut self.nodes[gateway];
+        let Some(command) = node.commands.get(&id) else { return };
+        node.requests.insert(id, (command.connection, command.host));
+        self.feed(gateway, Input::Reserve(id, body_of(act)));
     }
 
     fn begin_io(&mut self, gateway: usize, id: u64, kind: Kind, exclusive: bool) {

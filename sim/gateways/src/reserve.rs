@@ -39,6 +39,20 @@ pub enum Outcome {
     Status(State),
 }
 
+impl Act {
+    /// Whose change it is. None takes effect behind a later one of its host: what is late is not executed.
+    const fn changes_for(self) -> Option<u8> {
+        match self {
+            Self::Register(host)
+            | Self::Reserve(host)
+            | Self::Release(host)
+            | Self::Preempt(host, _)
+            | Self::Write(host) => Some(host),
+            Self::Report => None,
+        }
+    }
+}
+
 impl State {
     /// What an act does.
     pub fn act(&mut self, act: Act) -> Outcome {
@@ -77,6 +91,8 @@ impl State {
 struct Possible {
     state: State,
     done: Vec<(u32, Outcome)>,
+    /// The latest change of each host that it has come to.
+    latest: [u32; 8],
 }
 
 /// States beyond which nobody looks any further.
@@ -124,7 +140,12 @@ impl States {
                 if possible.done.iter().any(|(done, _)| done == open) {
                     continue;
                 }
+                let host = act.changes_for().map(usize::from);
+                if host.is_some_and(|host| possible.latest[host] > *open) {
+                    continue;
+                }
                 let mut next = possible.clone();
+                host.into_iter().for_each(|host| next.latest[host] = *open);
                 next.done.push((*open, next.state.act(*act)));
                 next.done.sort_unstable();
                 if seen.insert(next.clone()) {
@@ -133,10 +154,18 @@ impl States {
             }
         }
         self.lost |= seen.len() > MOST;
-        self.open.retain(|(open, _)| *open != id);
+        let ended = self.open.iter().find(|(open, _)| *open == id);
+        let host = ended.and_then(|(_, act)| act.changes_for());
+        // Earlier changes of its host have come about by now, or never do.
+        let over = |(open, act): &(u32, Act)| {
+            *open == id || *open < id && host.is_some() && act.changes_for() == host
+        };
+        let gone: Vec<u32> =
+            self.open.iter().filter(|it| over(it)).map(|(open, _)| *open).collect();
+        self.open.retain(|it| !over(it));
         let fits = |mut possible: Possible| {
-            let at = possible.done.iter().position(|done| *done == (id, outcome))?;
-            possible.done.remove(at);
+            possible.done.iter().find(|done| **done == (id, outcome))?;
+            possible.done.retain(|(done, _)| !gone.contains(done));
             Some(possible)
         };
         self.possible = seen.into_iter().filter_map(fits).collect();
@@ -157,6 +186,22 @@ mod tests {
         }
         let id = states.begins(Act::Write(1));
         assert!(!states.ends(id, Outcome::Good));
+    }
+
+    #[test]
+    fn a_change_does_not_take_effect_behind_a_later_one_of_its_host() {
+        let mut states = States::default();
+        states.begins(Act::Register(0));
+        let id = states.begins(Act::Write(0));
+        assert!(states.ends(id, Outcome::Good));
+        let status = |registered| Outcome::Status(State { registered, holder: None });
+        let mut after = states.clone();
+        let id = states.begins(Act::Report);
+        assert!(states.ends(id, status(0)), "it was lost");
+        let id = states.begins(Act::Report);
+        assert!(!states.ends(id, status(1)), "it is late");
+        let id = after.begins(Act::Report);
+        assert!(after.ends(id, status(1)), "it was executed before");
     }
 
     #[test]

@@ -5,7 +5,6 @@ use std::time::Duration;
 use lunet_gateway::Admission;
 use lunet_iscsi::target::{Command, Tag};
 use lunet_ring::Buf;
-use lunet_scsi::alua::works_in_standby;
 use lunet_scsi::{Code, Key, Lun, Sense, Transfer, status};
 use lunet_volume::{OperationId, VolumeId};
 
@@ -52,32 +51,57 @@ pub struct Held {
     pub command: Command<Buf>,
 }
 
-/// PERSISTENT RESERVE IN and OUT.
-fn is_about_reservations(cdb: &[u8]) -> bool {
-    matches!(cdb.first(), Some(0x5E | 0x5F))
-}
-
-/// True for a command that any gateway answers in any epoch: it tells of the unit, as port or as a thing, and changes
-/// nothing. Of what works in standby those are left out that do: MODE SELECT, LOG SELECT, and what is about reservations.
-fn is_of_any_gateway(cdb: &[u8]) -> bool {
-    let changes = matches!(cdb.first(), Some(0x15 | 0x4C | 0x55 | 0x5E | 0x5F));
-    !changes && works_in_standby(cdb)
-}
-
 /// How long another gateway has to log in anew.
 pub const LEAVES_WITHIN: Duration = Duration::from_secs(3);
 
-/// True for a command that changes nothing for those behind it, so that it does no harm if it is late: what any gateway
-/// answers, TEST UNIT READY, reads, PRE-FETCH, VERIFY, GET LBA STATUS, SYNCHRONIZE CACHE, and RECEIVE COPY RESULTS.
-pub fn changes_nothing(cdb: &[u8]) -> bool {
-    is_of_any_gateway(cdb)
-        || match cdb.first() {
-            Some(0x00 | 0x08 | 0x28 | 0x88 | 0xA8) => true,
-            Some(0x34 | 0x90 | 0x2F | 0x8F | 0xAF | 0x35 | 0x91 | 0x84) => true,
-            Some(0x9E) => cdb.get(1).is_some_and(|action| action & 0x1F == 0x12),
-            _ => false,
-        }
+/// What a command is for the gateways of a group. What is not known to do no harm when it is late, or when another gateway than
+/// the owner answers it, changes something: so no command is forgotten.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Nature {
+    /// It tells of the unit, as a port or as a thing, and any gateway answers it in any epoch: INQUIRY, REPORT LUNS, REPORT
+    /// TARGET PORT GROUPS, READ CAPACITY, LOG SENSE.
+    Tells,
+    /// So do these, but the owner knows it first where commands are passed on: MODE SENSE.
+    TellsModes,
+    /// So do these, but the owner alone knows how a SANITIZE or FORMAT UNIT comes on: REQUEST SENSE.
+    TellsSense,
+    /// TEST UNIT READY: a gateway that passes commands on answers for itself, unless there is such an operation.
+    Asks,
+    /// PERSISTENT RESERVE IN, by the record.
+    Report,
+    /// It changes nothing for those behind it: reads, PRE-FETCH, VERIFY, GET LBA STATUS, SYNCHRONIZE CACHE, RECEIVE COPY
+    /// RESULTS.
+    Reads,
+    /// Everything else: writes, reservations, mode parameters, SANITIZE, START STOP UNIT, copies, and what is no command.
+    Changes,
 }
+
+impl Nature {
+    /// That of a command block of any length.
+    pub fn of(cdb: &[u8]) -> Self {
+        let action = cdb.get(1).map_or(0, |byte| byte & 0x1F);
+        match (cdb.first().copied().unwrap_or(0xFF), action) {
+            (0x12 | 0xA0 | 0x25 | 0x4D, _) | (0xA3, 0x0A) | (0x9E, 0x10) => Self::Tells,
+            (0x1A | 0x5A, _) => Self::TellsModes,
+            (0x03, _) => Self::TellsSense,
+            (0x00, _) => Self::Asks,
+            (0x5E, _) => Self::Report,
+            (0x08 | 0x28 | 0x88 | 0xA8, _) => Self::Reads,
+            (0x34 | 0x90 | 0x2F | 0x8F | 0xAF | 0x35 | 0x91 | 0x84, _) | (0x9E, 0x12) => {
+                Self::Reads
+            }
+            _ => Self::Changes,
+        }
+    }
+
+    /// True if any gateway answers it, whatever its gate says.
+    const fn is_of_any_gateway(self) -> bool {
+        matches!(self, Self::Tells | Self::TellsModes | Self::TellsSense)
+    }
+}
+
+/// PERSISTENT RESERVE OUT: it waits for no other change, but ends with BUSY while there is one.
+const PERSISTENT_RESERVE_OUT: u8 = 0x5F;
 
 impl Engine {
     /// Sees whether a command of a group's session may be executed, which is about to be. If not, it is answered, and this
@@ -93,17 +117,21 @@ impl Engine {
         let Some(session) = &mut conn.front.session else { return false };
         let Some(gated) = &session.gated else { return false };
         let Some(group) = self.groups.get(gated.group) else { return false };
-        if is_of_any_gateway(command.cdb())
-            || group.takes.is_some() && is_about_reservations(command.cdb())
-        {
+        let nature = Nature::of(command.cdb());
+        // The record answers.
+        if nature == Nature::Report && group.takes.is_some() {
             return false;
         }
         if group.gate.is_through() {
-            return self.passes_on(conn, slot, command);
+            return nature != Nature::Tells && self.passes_on(conn, slot, (nature, command));
+        }
+        if nature.is_of_any_gateway() {
+            return false;
         }
         let Some(turned) = TurnedBack::by(group.gate.admits(gated.stamp(command.answers))) else {
-            return !group.held.is_empty() && self.holds_back(conn, slot, command)
-                || self.goes_another_way(conn, command);
+            let waits = !group.held.is_empty() && command.cdb[0] != PERSISTENT_RESERVE_OUT;
+            return waits && self.holds_back(conn, slot, command)
+                || self.goes_another_way(conn, nature, command);
         };
         let lun = Lun::decode(command.lun.to_be_bytes());
         // The device server knows what to say where there is no unit.
@@ -225,4 +253,29 @@ fn is_at(task: &Task, volumes: &[VolumeId]) -> bool {
         || parties.is_some_and(|parties| {
             volumes.contains(&parties.source) || volumes.contains(&parties.destination)
         })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_not_known_to_be_harmless_is_a_change() {
+        let harmless = (0..=u8::MAX).filter(|code| Nature::of(&[*code, 0]) != Nature::Changes);
+        // The list of opcodes that SPC-5 and SBC-4 have read or report without a service action.
+        let known = [
+            0x00, 0x03, 0x08, 0x12, 0x1A, 0x25, 0x28, 0x2F, 0x34, 0x35, 0x4D, 0x5A, 0x5E, 0x84,
+            0x88, 0x8F, 0x90, 0x91, 0xA0, 0xA8, 0xAF,
+        ];
+        assert_eq!(harmless.collect::<Vec<u8>>(), known);
+        for cdb in [[0x9E, 0x10], [0x9E, 0x12], [0xA3, 0x0A]] {
+            assert_ne!(Nature::of(&cdb), Nature::Changes, "{cdb:02x?}");
+        }
+        // PERSISTENT RESERVE OUT, MODE SELECT, SANITIZE, FORMAT UNIT, START STOP UNIT, UNMAP, WRITE SAME, EXTENDED COPY,
+        // RESERVE, SET TARGET PORT GROUPS.
+        for code in [0x5F, 0x15, 0x55, 0x48, 0x04, 0x1B, 0x42, 0x41, 0x93, 0x83, 0x16, 0x56, 0xA4] {
+            assert_eq!(Nature::of(&[code, 0x0A]), Nature::Changes, "{code:02x}");
+        }
+        assert_eq!(Nature::of(&[]), Nature::Changes);
+    }
 }

@@ -8,17 +8,15 @@ use lunet_ring::Buf;
 use lunet_scsi::{Code, Key, Lun, Sense, SenseFormat, Transfer, status};
 use lunet_volume::{CHUNK, Kind, OperationId, VolumeId, take};
 
-use super::gate::{TurnedBack, changes_nothing};
+use super::gate::{Nature, TurnedBack};
 use super::task::{Job, Owner};
 use super::{Engine, respond, respond_sense, start};
 use crate::connection::{Conn, Conns, Pdus, Session, find_lun};
 use crate::group::{
     Answered, Charge, Full, Going, MAX_DATA, Relay, RelayFor, RelayRequest, Relayed, Relays, ask,
 };
+use crate::reservations;
 use lunet_server::conn::ConnId;
-
-/// OPERATION CODE of TEST UNIT READY.
-const TEST_UNIT_READY: u8 = 0x00;
 
 /// State of [`Job::Relayed`].
 pub struct Relaying {
@@ -38,7 +36,7 @@ impl Engine {
         &mut self,
         conn: &mut Conn,
         slot: ConnId,
-        command: &mut Command<Buf>,
+        (nature, command): (Nature, &mut Command<Buf>),
     ) -> bool {
         let lun = Lun::decode(command.lun.to_be_bytes());
         let Some(session) = &mut conn.front.session else { return false };
@@ -46,15 +44,22 @@ impl Engine {
         // The device server knows what to say where there is no unit.
         let Some((lun, volume)) = seen.map(|seen| (seen.lun, seen.volume)) else { return false };
         let Some((relays, _)) = self.relays_of(conn) else { return false };
-        let asks = command.cdb[0] == TEST_UNIT_READY;
-        let admission = match self.relay_for(conn, &relays, command.answers) {
-            Some(relay) if !asks => {
+        let is_marked = self.is_marked(conn, volume);
+        if nature == Nature::TellsSense && !is_marked {
+            return false;
+        }
+        let relay = self.relay_for(conn, &relays, command.answers);
+        let down = relay.is_none() && relays.down.load(Ordering::Relaxed);
+        // Whoever looks at paths must not be told of BUSY because a relay is being opened.
+        if nature == Nature::Asks && !is_marked && !down {
+            return false;
+        }
+        let admission = match relay {
+            Some(relay) => {
                 self.begin_relayed(conn, (slot, relay), (lun, volume), (&relays, command));
                 return true;
             }
-            Some(_) => return false,
-            None if relays.down.load(Ordering::Relaxed) => Admission::Standby,
-            None if asks => return false,
+            None if down => Admission::Standby,
             None => Admission::Busy,
         };
         if let Some(turned) = TurnedBack::by(admission) {
@@ -63,24 +68,38 @@ impl Engine {
         true
     }
 
+    /// True if the record has the mark of SANITIZE or FORMAT UNIT for a volume: how it stands, the owner alone knows.
+    fn is_marked(&self, conn: &Conn, volume: VolumeId) -> bool {
+        let gated = conn.front.session.as_ref().and_then(|session| session.gated.as_ref());
+        let group = gated.and_then(|gated| self.groups.get(gated.group));
+        group.is_some_and(|group| group.marked.contains(&volume))
+    }
+
     /// The relay that a command goes by which had so many answers before it. Without one, one is opened.
     fn relay_for(&self, conn: &mut Conn, relays: &Relays, answers: u32) -> Option<u64> {
-        let host = conn.peer.ip();
-        let session = conn.front.session.as_mut()?;
-        let gated = session.gated.as_mut()?;
+        self.open_relay(conn, relays);
+        let gated = conn.front.session.as_ref()?.gated.as_ref()?;
         let group = self.groups.get(gated.group)?;
+        let admitted = group.gate.admits(gated.stamp(answers)) == Admission::Forward;
+        match gated.relay {
+            // What was sent before the relay was open may be older than what its host has sent by another way.
+            Relay::Open(relay, since) if admitted && answers >= since => Some(relay),
+            _ => None,
+        }
+    }
+
+    /// Has a relay opened for a connection, unless there is one.
+    pub fn open_relay(&self, conn: &mut Conn, relays: &Relays) {
+        let host = conn.peer.ip();
+        let Some(session) = &mut conn.front.session else { return };
+        let Some(gated) = &mut session.gated else { return };
+        let Some(group) = self.groups.get(gated.group) else { return };
         if gated.relay == Relay::None {
             let number = self.core.next_serial();
             let (initiator, isid) = (session.nexus.initiator.clone(), session.nexus.isid);
             let news = group.news.clone();
             gated.relay = Relay::Opening(number);
             (relays.takes)(RelayRequest::Open(number, RelayFor { initiator, isid, host }, news));
-        }
-        let admitted = group.gate.admits(gated.stamp(answers)) == Admission::Forward;
-        match gated.relay {
-            // What was sent before the relay was open may be older than what its host has sent by another way.
-            Relay::Open(relay, since) if admitted && answers >= since => Some(relay),
-            _ => None,
         }
     }
 
@@ -200,15 +219,20 @@ impl Engine {
         }
     }
 
-    /// The owner has answered a command.
-    pub fn relay_answers(&mut self, conns: &mut Conns, ticket: u64, answered: Answered) {
+    /// The owner has answered a command. Returns its connection.
+    pub fn relay_answers(
+        &mut self,
+        conns: &mut Conns,
+        ticket: u64,
+        answered: Answered,
+    ) -> Option<ConnId> {
         let waits = |job: &Job| matches!(job, Job::Relayed(it) if it.ticket == ticket);
         // It was aborted meanwhile.
-        let Some(id) = self.exec.operations.find(|task| waits(&task.command.job)) else { return };
+        let id = self.exec.operations.find(|task| waits(&task.command.job))?;
         let command = &self.exec.operations[id].command;
         let (Some(Owner { slot, tag }), Job::Relayed(relaying)) = (command.owner, &command.job)
         else {
-            return;
+            return None;
         };
         let moves = |expects: u32| (i64::from(expects) + answered.residual).max(0) as u64;
         let (reads, writes) = relaying.expects;
@@ -216,25 +240,48 @@ impl Engine {
             data_in: if reads > 0 { moves(reads) } else { 0 },
             data_out: if writes > 0 { moves(writes) } else { 0 },
         };
-        let Some(conn) = conns.get_mut(slot) else { return };
+        let conn = conns.get_mut(slot)?;
         self.exec.remove(id);
         conn.front.set_task(tag, None);
         self.touched.push(slot);
         let Answered { status: code, sense, data, .. } = answered;
         if code == status::GOOD && !data.is_empty() {
-            return start::send_data(conn, tag, data, transfer);
+            start::send_data(conn, tag, data, transfer);
+        } else {
+            respond(conn, tag, code, &sense, transfer);
         }
-        respond(conn, tag, code, &sense, transfer);
+        Some(slot)
     }
 
-    /// The commands of a connection that the owner has, or is to have.
-    pub fn relayed_of(&self, conn: &Conn, relay: Option<u64>) -> usize {
-        let all = conn.front.tasks.iter().flatten();
-        let goes = |id: &&OperationId| {
-            let job = self.exec.operations.get(**id).map(|task| &task.command.job);
-            matches!(job, Some(Job::Relayed(it)) if relay.is_none_or(|relay| relay == it.relay))
-        };
-        all.filter(goes).count()
+    /// The commands of a connection that the owner has, by one relay or any.
+    pub fn passed_on(&self, conn: &Conn, relay: Option<u64>) -> usize {
+        self.relayed_of(conn, relay).filter(|(_, collects)| !collects).count()
+    }
+
+    /// Ends the commands of a connection that were to go by a relay, by one or any, and did not, as their data has not come:
+    /// with BUSY, as nothing of them was executed.
+    pub fn turn_back_relayed(&mut self, conn: &mut Conn, relay: Option<u64>) {
+        let all = self.relayed_of(conn, relay).filter(|(_, collects)| *collects);
+        let all: Vec<OperationId> = all.map(|(id, _)| id).collect();
+        for id in all {
+            self.end_relayed(conn, id, status::BUSY, None);
+        }
+    }
+
+    /// The commands of a connection that go by a relay, and whether their data is missing yet.
+    fn relayed_of<'a>(
+        &'a self,
+        conn: &'a Conn,
+        relay: Option<u64>,
+    ) -> impl Iterator<Item = (OperationId, bool)> + 'a {
+        conn.front.tasks.iter().flatten().filter_map(move |id| {
+            match &self.exec.operations.get(*id)?.command.job {
+                Job::Relayed(it) if relay.is_none_or(|relay| relay == it.relay) => {
+                    Some((*id, it.collects.is_some()))
+                }
+                _ => None,
+            }
+        })
     }
 
     /// What a command that the owner has is answered by.
@@ -246,12 +293,16 @@ impl Engine {
     }
 
     /// Sees whether a change of a host comes by the host's present way. If not, it is answered, and this is true.
-    pub(super) fn goes_another_way(&mut self, conn: &mut Conn, command: &Command<Buf>) -> bool {
+    pub(super) fn goes_another_way(
+        &mut self,
+        conn: &mut Conn,
+        nature: Nature,
+        command: &Command<Buf>,
+    ) -> bool {
         let Some(session) = &conn.front.session else { return false };
-        let Some(gated) = &session.gated else { return false };
-        if changes_nothing(command.cdb()) {
+        let Some(gated) = session.gated.as_ref().filter(|_| nature == Nature::Changes) else {
             return false;
-        }
+        };
         let (way, through) = (&gated.on_way.way, gated.on_way.through);
         match way.admits(through, gated.fresh(command.answers)) {
             Passage::Go(turn) => {
@@ -261,8 +312,27 @@ impl Engine {
             Passage::Wait => {}
             Passage::Ask => self.ask_anew(conn),
         }
+        if self.tells_attention(conn, command) {
+            return true;
+        }
         self.protocol.busy += 1;
         respond(conn, command.tag, status::BUSY, &[], Transfer::default());
+        true
+    }
+
+    /// A unit attention comes before BUSY of a command that goes another way: a relay that is opened anew begins without
+    /// any, and a reset may be why the way is another. True if there was one.
+    fn tells_attention(&mut self, conn: &mut Conn, command: &Command<Buf>) -> bool {
+        let Some(session) = &mut conn.front.session else { return false };
+        let lun = Lun::decode(command.lun.to_be_bytes());
+        let Some(seen) = lun.and_then(|lun| find_lun(&mut session.luns, lun.0)) else {
+            return false;
+        };
+        let core = &self.exec.storage.volumes[seen.volume].core;
+        reservations::refresh(core, seen.place.seat, &mut seen.nexus);
+        let Some(sense) = seen.nexus.take_sense() else { return false };
+        let sense = sense.encode(core.face.unit.sense_format());
+        respond_sense(conn, command.tag, &sense, Transfer::default());
         true
     }
 

@@ -141,6 +141,8 @@ impl Engine {
         match (job.step, done) {
             (Step::Mark, true) => {
                 job.step = Step::Work;
+                // The unit is closed: nothing that its host sends by another way gets past this.
+                task.command.going = None;
                 let caps = &self.local.exec.storage.volumes[task.requests.volume].core.caps;
                 let overwrite = match &job.what.method {
                     Method::Overwrite(overwrite) => Overwrite::with(

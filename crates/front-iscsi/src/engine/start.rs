@@ -188,7 +188,9 @@ impl Engine {
         if plan.immediate {
             let session = conn.front.session.as_ref();
             let asks = conn.front.seat(arrival.lun).zip(session.map(|session| session.id.clone()));
-            self.exec.operations[id].command.deferred = asks.map(Box::new);
+            let going = self.going.take();
+            let command = &mut self.exec.operations[id].command;
+            (command.deferred, command.going) = (asks.map(Box::new), going);
             self.exec.orphan(id);
             self.set_off(id);
             return respond(conn, arrival.tag, status::GOOD, &[], arrival.transfer);

@@ -5,7 +5,7 @@ use lunet_reservations::Registrant;
 use lunet_scsi::reserve::{FAMILY, NexusId};
 use lunet_scsi::{Attention, Modes, Sanitation, status};
 
-use super::GroupHandle;
+use super::{GroupHandle, Order};
 use crate::reservations::with_seats;
 use crate::world::ScsiVolume;
 
@@ -81,8 +81,12 @@ impl GroupHandle {
         set(&volume, *modes, nexus.as_ref());
     }
 
-    /// The mode parameters that a record has are those of its volumes from now on. Nexuses are told where they are others.
+    /// The mode parameters that a record has are those of its volumes from now on. Nexuses are told where they are others. Where
+    /// it has the mark of SANITIZE or FORMAT UNIT, the owner is asked how that comes on.
     pub fn modes(&self, record: &Record) {
+        let marks = record.contents.volumes.iter().filter(|kept| kept.sanitize != Sanitize::None);
+        let marked = marks.filter_map(|kept| self.volume(kept.naa)).map(|(slot, _)| slot).collect();
+        self.order(&Order::Marked(marked), || {});
         for (volume, kept) in self.in_record(record) {
             // A record that says nothing is one whose group has had no MODE SELECT.
             let default = Modes::DEFAULT;

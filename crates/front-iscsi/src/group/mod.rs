@@ -17,14 +17,15 @@ use std::sync::{Arc, PoisonError};
 use std::time::Duration;
 
 use lunet_gateway::{
-    Access, AccessState, Admission, Attention, Epoch, Gate, GatewayId, Link, Ping, Port, Stamp,
-    Turn,
+    Access, AccessState, Admission, Attention, Epoch, Gate, GatewayId, Link, Ping, Port,
+    Registered, Stamp, Turn,
 };
 use lunet_iscsi::Through;
 use lunet_iscsi::target::Asked;
 use lunet_os::sync::Mutex;
+use lunet_reservations::Registrant;
 use lunet_scsi::alua::{Alua, SharedGroup, SharedGroups, SharedState};
-use lunet_scsi::reserve::{self, TargetPort};
+use lunet_scsi::reserve::{self, FAMILY, TargetPort};
 use lunet_server::conn::Phase;
 use lunet_server::part::Part;
 use lunet_volume::VolumeId;
@@ -158,6 +159,17 @@ impl GroupHandle {
         }
     }
 
+    /// Nexuses here that have lost their registration with a volume are told so.
+    pub fn preempted(&self, lost: &[([u8; 16], Registered)]) {
+        for (naa, one) in lost.iter().filter(|(_, one)| one.family == FAMILY) {
+            let Some((_, volume)) = self.volume(*naa) else { continue };
+            let registrant = Registrant::new(FAMILY, &one.name);
+            with_seats(&volume, |seats| {
+                seats.attend_registrant(&registrant, lunet_scsi::Attention::ReservationsPreempted);
+            });
+        }
+    }
+
     /// Initiators are told these target ports, of all gateways, and these states from now on. A portal of this server is the
     /// port whose group is its target portal group tag.
     pub fn access(
@@ -265,6 +277,8 @@ pub enum Order {
     Hold(VolumeId),
     /// They go on.
     LetGo(VolumeId),
+    /// The record has the mark of SANITIZE or FORMAT UNIT for these volumes, and for no others.
+    Marked(Arc<[VolumeId]>),
 }
 
 /// Target ports of all gateways, and what they report.
@@ -340,6 +354,8 @@ pub struct Group {
     pub news: RelayNews,
     /// Volumes whose reservations are being changed.
     pub held: Vec<VolumeId>,
+    /// Volumes that the record has the mark of SANITIZE or FORMAT UNIT for.
+    pub marked: Arc<[VolumeId]>,
 }
 
 impl Group {
@@ -351,8 +367,8 @@ impl Group {
         news: RelayNews,
     ) -> Self {
         let (ports, known, drains, held) = (Arc::default(), Vec::new(), Vec::new(), Vec::new());
-        let (takes, relays) = (None, None);
-        Self { id, targets, gate, ports, known, drains, takes, relays, ways, news, held }
+        let (takes, relays, marked) = (None, None, Arc::default());
+        Self { id, targets, gate, ports, known, drains, takes, relays, ways, news, held, marked }
     }
 
     /// Its volumes by their slots: those of this world, and those that were removed since.

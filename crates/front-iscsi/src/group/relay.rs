@@ -238,6 +238,12 @@ pub struct Relays {
 pub struct Ways(Mutex<HashMap<String, Weak<Way>>>);
 
 impl Ways {
+    /// What any host has sent before is not executed any more, but for what was let in already.
+    pub fn renew(&self) {
+        let ways = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        ways.values().filter_map(Weak::upgrade).for_each(|way| way.renew());
+    }
+
     /// That of an initiator.
     pub fn of(&self, initiator: &str) -> Arc<Way> {
         let mut ways = self.0.lock().unwrap_or_else(PoisonError::into_inner);

@@ -32,7 +32,7 @@ pub type TakesRequests = Arc<dyn Fn(GroupRequest) + Send + Sync>;
 pub struct Execution {
     /// The volume by its NAA designator, and its reservations as they are to be; `None`: nothing changes.
     pub reserved: Option<([u8; 16], Reserved)>,
-    /// The answer, for whoever forwarded the request.
+    /// The answer.
     pub answer: Vec<u8>,
 }
 
@@ -48,7 +48,7 @@ pub fn naa_of(unit: &Unit) -> [u8; 16] {
     naa
 }
 
-/// A PERSISTENT RESERVE OUT on its way to the owner.
+/// A PERSISTENT RESERVE OUT on its way to the group's thread.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Body {
     /// The volume, by its NAA designator.
@@ -144,7 +144,7 @@ pub enum Said {
     Status(u8, Vec<u8>),
     /// What the record says.
     Record(Arc<Record>),
-    /// Nobody knows: its connection is aborted.
+    /// It was executed, and nobody can read how: its connection is aborted.
     Nothing,
 }
 
@@ -152,11 +152,9 @@ impl Said {
     fn new(answer: Answer) -> Self {
         match answer {
             Answer::Busy => Self::Status(status::BUSY, Vec::new()),
-            Answer::Unknown => Self::Nothing,
             Answer::Record(record) => Self::Record(Arc::from(record)),
             Answer::Body(body) => match body.split_first() {
                 Some((status, sense)) => Self::Status(*status, sense.to_vec()),
-                // It was executed, and this gateway cannot read how.
                 None => Self::Nothing,
             },
         }
@@ -187,7 +185,7 @@ impl GroupHandle {
         self.order(&Order::Answer(id, Said::new(answer)), || {});
     }
 
-    /// Executes a PERSISTENT RESERVE OUT on a copy of the reservations, whose nexus may be one of another gateway. `done` is
+    /// Executes a PERSISTENT RESERVE OUT on a copy of the reservations. `done` is
     /// called when every shard holds back commands that the reservations of the volume decide about, until
     /// [`apply`](Self::apply) or [`abandon`](Self::abandon). There is one such request at a time.
     pub fn execute(&self, body: &[u8], done: impl FnOnce(Execution) + Send + Sync + 'static) {

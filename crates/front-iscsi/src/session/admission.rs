@@ -112,8 +112,9 @@ fn admit(shard: &mut Shard, slot: ConnId, nexus: Nexus, tsih: u16, identity: &Lo
     let id = nexus_id(&nexus, name);
     let origin = origin_of(conn, identity.through.as_ref());
     let view = target.as_ref().map(|t| t.view(&nexus.initiator, origin.address));
+    let through = identity.through.is_some();
     let luns = view.unwrap_or_default().into_iter().filter_map(|(lun, volume)| {
-        Some(SessionLun::join(lun, volume, world.volume(volume)?, &id))
+        Some(SessionLun::join(lun, (volume, world.volume(volume)?), &id, through))
     });
     let luns: Vec<SessionLun> = luns.collect();
     let numbers = luns.iter().map(|lun| lun.lun).collect();

@@ -4,9 +4,10 @@ use lunet_iscsi::target::{CloseReason, Event, RdmaFault};
 
 use super::admission::login;
 use super::group::answered;
-use super::management::{Function, manage};
+use super::management::manage;
 use super::refusal::refused;
 use super::{Shard, drive};
+use crate::connection::Function;
 use lunet_server::conn::{ConnId, Phase};
 use lunet_server::rationed::Topic;
 
@@ -51,10 +52,13 @@ pub(super) fn handle_events(shard: &mut Shard, slot: ConnId) {
 }
 
 /// Goes on with a Logout that came behind commands and functions: what could be answered of them is,
-/// and no function is at work any more.
+/// and no function is at work any more. What the owner of a failover group has is answered first: it may be executed until
+/// then.
 pub(super) fn log_out(shard: &mut Shard, slot: ConnId) {
     let Some(conn) = shard.conns.get_mut(slot) else { return };
-    if conn.phase == Phase::Open && conn.front.proto.logs_out() {
+    let ready = conn.phase == Phase::Open && conn.front.proto.logs_out();
+    if ready && shard.front.passed_on(conn, None) == 0 {
+        let Some(conn) = shard.conns.get_mut(slot) else { return };
         drive(conn, &shard.front, |proto, cx| proto.log_out(cx));
         handle_events(shard, slot);
     }

@@ -79,7 +79,8 @@ impl FrontConn for IscsiConn {
     }
 
     fn due(&self) -> Option<Duration> {
-        self.proto.poll_timeout().into_iter().chain(self.discovery_ends()).min()
+        let functions = self.functions.iter().map(|waiting| waiting.again);
+        self.proto.poll_timeout().into_iter().chain(self.discovery_ends()).chain(functions).min()
     }
 
     fn leaves_by(&self) -> Option<Duration> {
@@ -238,6 +239,7 @@ impl Front for Engine {
             conn.front.proto.request_logout(now, FAREWELL, &mut Pdus(&mut conn.out));
         }
         drive(conn, &shard.front, |proto, cx| proto.handle_timeout(cx));
+        management::try_again(shard, slot, false);
         handle_events(shard, slot);
     }
 

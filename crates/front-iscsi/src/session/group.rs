@@ -6,8 +6,9 @@ use lunet_gateway::Gate;
 use lunet_iscsi::target::{Asked, Tag};
 use lunet_scsi::status;
 
-use super::management::{Ending, end_command};
-use super::{Conn, Shard};
+use super::Shard;
+use super::events::log_out;
+use super::management::{Ending, end_command, try_again};
 use crate::engine::TurnedBack;
 use crate::group::{Gated, Group, GroupId, GroupMessage, News, Order, Relay, RelayNews, ask};
 use crate::message::Message;
@@ -65,6 +66,11 @@ pub(super) fn carry_out(shard: &mut Shard, message: GroupMessage) {
                 group.held.retain(|held| *held != volume);
             }
             shard.front.let_go_held(&mut shard.conns, volume);
+        }
+        Order::Marked(volumes) => {
+            if let Some(group) = shard.front.groups.get_mut(group) {
+                group.marked = volumes;
+            }
         }
         Order::Ports(ports) => {
             if let Some(group) = shard.front.groups.get_mut(group) {
@@ -162,25 +168,25 @@ fn end_relay(shard: &mut Shard, slot: ConnId) {
         shard.front.close_relay(session);
         session.gated.iter_mut().for_each(|gated| gated.relay = Relay::None);
     }
-    if shard.front.relayed_of(conn, None) > 0 {
-        shard.abort(slot);
+    if shard.front.passed_on(conn, None) > 0 {
+        return shard.abort(slot);
     }
+    shard.front.turn_back_relayed(conn, None);
+    shard.touch(slot);
 }
 
 /// Something has become of what was passed on.
 pub(super) fn relay_news(shard: &mut Shard, news: News) {
     let (number, opened) = match news {
         News::Answered(ticket, answered) => {
-            return shard.front.relay_answers(&mut shard.conns, ticket, answered);
+            let slot = shard.front.relay_answers(&mut shard.conns, ticket, answered);
+            slot.into_iter().for_each(|slot| log_out(shard, slot));
+            return;
         }
         News::Opened(number) => (number, true),
         News::Stale(number) => (number, false),
         News::Ended(number) => {
-            let lost = |(slot, conn): (ConnId, &Conn)| {
-                (shard.front.relayed_of(conn, Some(number)) > 0).then_some(slot)
-            };
-            let lost: Vec<ConnId> = shard.conns.iter().filter_map(lost).collect();
-            lost.into_iter().for_each(|slot| shard.abort(slot));
+            relay_ended(shard, number);
             (number, false)
         }
     };
@@ -194,16 +200,28 @@ pub(super) fn relay_news(shard: &mut Shard, news: News) {
     let Some(gated) = session.and_then(|session| session.gated.as_mut()) else { return };
     gated.relay = if opened { Relay::Asked(number) } else { Relay::None };
     let group = gated.group;
-    if !opened && !shard.conns[slot].front.clears.is_empty() {
-        // Nobody knows what the owner has done of a function.
-        return shard.abort(slot);
-    }
     let gate = shard.front.groups.get(group).map(|group| group.gate);
     if let Some(gate) = gate.filter(|_| opened) {
         let now = shard.front.exec.storage.now;
         ask(&mut shard.conns[slot], now, &gate);
+        try_again(shard, slot, true);
     }
     shard.touch(slot);
+}
+
+/// A relay has ended. Nobody knows what becomes of commands and functions that have gone by it: nothing is said. Commands that
+/// have not are to be sent again.
+fn relay_ended(shard: &mut Shard, number: u64) {
+    let slots: Vec<ConnId> = shard.conns.iter().map(|(slot, _)| slot).collect();
+    for slot in slots {
+        let Some(conn) = shard.conns.get_mut(slot) else { continue };
+        let manages = conn.front.clears.iter().any(|clear| clear.relay == Some(number));
+        if manages || shard.front.passed_on(conn, Some(number)) > 0 {
+            shard.abort(slot);
+            continue;
+        }
+        shard.front.turn_back_relayed(conn, Some(number));
+    }
 }
 
 /// The answer to a ping has come.

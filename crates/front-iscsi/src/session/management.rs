@@ -9,30 +9,20 @@
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::Duration;
 
+use lunet_gateway::Admission;
 use lunet_iscsi::pdu::{TmfFunction, TmfResponse};
 use lunet_iscsi::target::{Response, Tag};
 use lunet_scsi::{Attention, Lun, Sense, SenseFormat, status};
 use lunet_volume::VolumeId;
 
 use super::{Conn, Pdus, PendingClear, SessionLun, Shard};
-use crate::group::{RelayRequest, Relays};
+use crate::connection::{Function, WaitingFunction};
+use crate::group::{Relay, RelayRequest, Relays};
 use crate::message::{Cause, Clear, Cleared, Message, Part};
 use crate::reservations;
 use lunet_server::conn::ConnId;
-
-/// A task management function as it arrived.
-#[derive(Clone, Copy)]
-pub(super) struct Function {
-    /// Its name at the connection, for the response.
-    pub tag: Tag,
-    /// What to do.
-    pub function: TmfFunction,
-    /// To which logical unit.
-    pub lun: u64,
-    /// To which command.
-    pub referenced: Option<Tag>,
-}
 
 /// What the initiator hears of a command that is ended before its time.
 #[derive(Clone, Copy)]
@@ -59,17 +49,69 @@ const MAX_CLEARS: usize = 8;
 /// included: nothing of one that would be more is done anywhere.
 const MAX_ASKED: usize = 256;
 
+/// For how long a function waits for the way to the owner of a failover group, as commands do, and between two attempts.
+const WAITS: (Duration, Duration) = (Duration::from_secs(5), Duration::from_millis(100));
+
 /// A task management function has arrived.
 pub(super) fn manage(shard: &mut Shard, slot: ConnId, function: Function) {
-    let unit = unit_of(shard, slot, function.lun);
-    let owner = match owner_of(shard, slot, &function) {
-        Ok(owner) => owner,
-        Err(response) => {
-            let conn = &mut shard.conns[slot];
-            return conn.front.proto.respond_tmf(function.tag, response, &mut Pdus(&mut conn.out));
+    let until = shard.front.exec.storage.now + WAITS.0;
+    begin(shard, slot, function, until);
+}
+
+/// Functions of a connection that wait for the way to the owner are tried again: all of them, or those whose time has come.
+pub(super) fn try_again(shard: &mut Shard, slot: ConnId, all: bool) {
+    let now = shard.front.exec.storage.now;
+    let Some(conn) = shard.conns.get_mut(slot) else { return };
+    let due = |waiting: &WaitingFunction| all || waiting.again <= now;
+    let (due, waiting) = std::mem::take(&mut conn.front.functions).into_iter().partition(due);
+    conn.front.functions = waiting;
+    let due: Vec<WaitingFunction> = due;
+    for WaitingFunction { function, until, .. } in due {
+        begin(shard, slot, function, until);
+    }
+}
+
+fn begin(shard: &mut Shard, slot: ConnId, function: Function, until: Duration) {
+    let owner = match share_of_owner(shard, slot, &function) {
+        Share::None => None,
+        Share::Part(owner) => Some(owner),
+        Share::Later if shard.front.exec.storage.now < until => {
+            let again = shard.front.exec.storage.now + WAITS.1;
+            let waiting = WaitingFunction { function, again, until };
+            shard.conns[slot].front.functions.push(waiting);
+            return shard.touch(slot);
+        }
+        Share::Later | Share::Refused => {
+            return respond(shard, slot, (function.tag, TmfResponse::Rejected));
         }
     };
-    let response = match function.function {
+    let Some(response) = carry_out(shard, slot, &function, owner.clone()) else { return };
+    if let Some(owner) = owner.filter(|_| response == TmfResponse::Complete) {
+        let (left, relay) = (Arc::new(AtomicUsize::new(1)), Some(owner.relay));
+        owner.asks(Part::new(&left, &shard.core.mailboxes()[shard.number]));
+        let clear = PendingClear { tag: function.tag, left, cause: Cause::ClearTaskSet, relay };
+        shard.conns[slot].front.clears.push(clear);
+        shard.front.clearing = true;
+        return;
+    }
+    respond(shard, slot, (function.tag, response));
+}
+
+fn respond(shard: &mut Shard, slot: ConnId, (tag, response): (Tag, TmfResponse)) {
+    let conn = &mut shard.conns[slot];
+    conn.front.proto.respond_tmf(tag, response, &mut Pdus(&mut conn.out));
+    shard.touch(slot);
+}
+
+/// Does with the commands of this gateway what a function says. `None`: it is answered later.
+fn carry_out(
+    shard: &mut Shard,
+    slot: ConnId,
+    function: &Function,
+    owner: Option<OwnersPart>,
+) -> Option<TmfResponse> {
+    let unit = unit_of(shard, slot, function.lun);
+    Some(match function.function {
         TmfFunction::AbortTask => {
             if let Some(tag) = function.referenced {
                 abort(shard, slot, tag);
@@ -89,13 +131,8 @@ pub(super) fn manage(shard: &mut Shard, slot: ConnId, function: Function) {
                     TmfFunction::ClearTaskSet => Cause::ClearTaskSet,
                     _ => Cause::Reset,
                 };
-                return clear_everywhere(
-                    shard,
-                    (slot, function.tag),
-                    [volume].into(),
-                    cause,
-                    owner,
-                );
+                let asks = (slot, function.tag);
+                return clear_everywhere(shard, asks, [volume].into(), cause, owner);
             }
             None => TmfResponse::LunDoesNotExist,
         },
@@ -109,20 +146,11 @@ pub(super) fn manage(shard: &mut Shard, slot: ConnId, function: Function) {
             return clear_everywhere(shard, (slot, function.tag), volumes, cause, owner);
         }
         _ => TmfResponse::NotSupported,
-    };
-    if let Some(owner) = owner.filter(|_| response == TmfResponse::Complete) {
-        let left = Arc::new(AtomicUsize::new(1));
-        owner.asks(Part::new(&left, &shard.core.mailboxes()[shard.number]));
-        let clear = PendingClear { tag: function.tag, left, cause: Cause::ClearTaskSet };
-        shard.conns[slot].front.clears.push(clear);
-        shard.front.clearing = true;
-        return;
-    }
-    let conn = &mut shard.conns[slot];
-    conn.front.proto.respond_tmf(function.tag, response, &mut Pdus(&mut conn.out));
+    })
 }
 
 /// The owner's part of a function, at a standby: what it has of commands ends there, and the answer waits for that.
+#[derive(Clone)]
 struct OwnersPart {
     relays: Arc<Relays>,
     relay: u64,
@@ -139,43 +167,70 @@ impl OwnersPart {
     }
 }
 
-/// The owner's part of a function; `None` if it has none.
-///
-/// # Errors
-/// The answer to a function that cannot be passed on.
-fn owner_of(
-    shard: &Shard,
-    slot: ConnId,
-    function: &Function,
-) -> Result<Option<OwnersPart>, TmfResponse> {
+/// What the owner of a failover group has to do for a function.
+enum Share {
+    /// Nothing: there is none, it is this gateway, or it has nothing of what the function ends.
+    None,
+    /// This.
+    Part(OwnersPart),
+    /// Something, when it is reached.
+    Later,
+    /// Something, and it is not reached, or has too much to do.
+    Refused,
+}
+
+/// What the owner has to do for a function: commands of all hosts are there, and of this connection those that it has.
+fn share_of_owner(shard: &mut Shard, slot: ConnId, function: &Function) -> Share {
+    let own = matches!(function.function, TmfFunction::AbortTask | TmfFunction::AbortTaskSet);
+    let reaches = match function.function {
+        TmfFunction::ClearTaskSet | TmfFunction::LogicalUnitReset => {
+            unit_of(shard, slot, function.lun).is_some()
+        }
+        TmfFunction::TargetWarmReset | TmfFunction::TargetColdReset => may_reset(shard, slot),
+        _ => own,
+    };
     let conn = &shard.conns[slot];
+    let ticket = function.referenced.and_then(|tag| shard.front.ticket_of(conn, tag));
     let gated = conn.front.session.as_ref().and_then(|session| session.gated.as_ref());
     let group = gated.and_then(|gated| shard.front.groups.get(gated.group));
-    let (Some(gated), Some(group)) = (gated, group) else { return Ok(None) };
-    let Some(relays) = group.relays.clone().filter(|_| group.gate.is_through()) else {
-        return Ok(None);
+    let (Some(gated), Some(group)) = (gated, group.filter(|_| reaches)) else { return Share::None };
+    if !group.gate.is_through() {
+        return match group.gate.admits(gated.now()) {
+            Admission::Standby if !own => Share::Refused,
+            Admission::Busy if !own && !group.gate.is_open() => Share::Later,
+            _ => Share::None,
+        };
+    }
+    let Some(relays) = group.relays.clone() else { return Share::None };
+    let relay = match gated.relay {
+        Relay::Asked(number) | Relay::Open(number, _) => Some(number),
+        Relay::None | Relay::Opening(_) => None,
     };
-    let own = matches!(function.function, TmfFunction::AbortTask | TmfFunction::AbortTaskSet);
-    let ticket = function.referenced.and_then(|tag| shard.front.ticket_of(conn, tag));
     let nothing = match function.function {
         TmfFunction::AbortTask => ticket.is_none(),
-        _ => gated.relay.number().is_none(),
+        _ => own && relay.is_none(),
     };
-    let full = conn.front.clears.len() >= MAX_CLEARS;
-    match gated.relay.number().filter(|_| !nothing) {
-        // Commands of others are at the owner, and this connection has no way there.
-        None if !own => Err(TmfResponse::Rejected),
-        None => Ok(None),
-        Some(_) if full => Err(TmfResponse::Rejected),
-        Some(relay) => {
-            let lun = function.lun;
-            let function = match function.function {
-                TmfFunction::TargetColdReset => TmfFunction::TargetWarmReset,
-                other => other,
-            };
-            Ok(Some(OwnersPart { relays, relay, function, lun, ticket }))
-        }
+    if nothing {
+        return Share::None;
     }
+    if conn.front.clears.len() + conn.front.functions.len() >= MAX_CLEARS {
+        return Share::Refused;
+    }
+    let Some(relay) = relay else {
+        if relays.down.load(Ordering::Relaxed) {
+            return Share::Refused;
+        }
+        let Shard { front, conns, .. } = shard;
+        front.open_relay(&mut conns[slot], &relays);
+        return Share::Later;
+    };
+    let lun = function.lun;
+    let function = match function.function {
+        // What there is of sessions at other gateways stays.
+        TmfFunction::TargetColdReset => TmfFunction::TargetWarmReset,
+        other => other,
+    };
+    Share::Part(OwnersPart { relays, relay, function, lun, ticket })
 }
 
 /// Forgets one command of a connection.
@@ -255,21 +310,22 @@ fn clear_everywhere(
     volumes: Arc<[VolumeId]>,
     cause: Cause,
     owner: Option<OwnersPart>,
-) {
+) -> Option<TmfResponse> {
     shard.front.asked.retain(|left| left.load(Ordering::Acquire) > 0);
     let conn = &mut shard.conns[slot];
     if conn.front.clears.len() >= MAX_CLEARS || shard.front.asked.len() >= MAX_ASKED {
-        return conn.front.proto.respond_tmf(
-            function,
-            TmfResponse::Rejected,
-            &mut Pdus(&mut conn.out),
-        );
+        return Some(TmfResponse::Rejected);
     }
+    // What standbys have of commands, or a network, is ended with those that are here.
+    let gated = conn.front.session.as_ref().and_then(|session| session.gated.as_ref());
+    let group = gated.and_then(|gated| shard.front.groups.get(gated.group));
+    group.iter().for_each(|group| group.ways.renew());
     let mailboxes = shard.core.mailboxes();
     let number = shard.number;
     let others = || mailboxes.iter().enumerate().filter(|(other, _)| *other != number);
     let parts = others().count() + usize::from(owner.is_some());
     let left = Arc::new(AtomicUsize::new(parts));
+    let relay = owner.as_ref().map(|owner| owner.relay);
     if let Some(owner) = owner {
         owner.asks(Part::new(&left, &mailboxes[number]));
     }
@@ -295,9 +351,10 @@ fn clear_everywhere(
         }
     }
     clear_here(shard, &clear, Some((slot, function)));
-    shard.conns[slot].front.clears.push(PendingClear { tag: function, left, cause });
+    shard.conns[slot].front.clears.push(PendingClear { tag: function, left, cause, relay });
     shard.front.clearing = true;
     answer_cleared(shard);
+    None
 }
 
 /// Ends the commands on cleared volumes that this shard's sessions have sent by now. Those of the

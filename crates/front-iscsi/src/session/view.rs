@@ -87,7 +87,7 @@ pub(super) fn see(shard: &mut Shard, slot: ConnId, next: &World) {
         }
     }
     kept.extend(came.into_iter().filter_map(|(lun, volume)| {
-        Some(SessionLun::join(lun, volume, next.volume(volume)?, &session.id))
+        Some(SessionLun::join(lun, (volume, next.volume(volume)?), &session.id, false))
     }));
     kept.sort_unstable_by_key(|lun| lun.lun);
     session.scsi = lunet_scsi::Target { luns: kept.iter().map(|lun| lun.lun).collect(), ..seen };

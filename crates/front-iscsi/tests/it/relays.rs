@@ -7,18 +7,23 @@ use std::time::Duration;
 
 use lunet_front_iscsi::{
     Answered, GroupHandle, News, RelayNews, RelayRequest, Relayed, Relays, accounts, algorithms,
+    volume_of,
 };
-use lunet_gateway::{Access, ClientName, Contents, GatewayId, Owner, Record};
+use lunet_gateway::{
+    Access, Answer, ClientName, Contents, GatewayId, Owner, Record, Reserved, Sanitize, Volume,
+};
 use lunet_iscsi::Through;
 use lunet_iscsi::initiator::{Chap, Data, Options};
+use lunet_iscsi::pdu::{LogoutReason, TmfFunction, TmfResponse};
 
-use crate::groups::{done, group_of, open_group, ready, set_gate, two_targets, wait};
-use crate::support::client::{Client, rw16};
+use crate::group_reservations::{carry_out, change, requests_of, reserve_out};
+use crate::groups::{done, group_of, open_group, ready, sense, set_gate, two_targets, wait};
+use crate::support::client::{Client, command as asks, rw16};
 use crate::support::gateway::{Machine, ports};
-use crate::support::status::{BUSY, GOOD};
-use crate::support::{TARGET, memory, on_each_driver, start};
+use crate::support::status::{BUSY, CONFLICT, GOOD};
+use crate::support::{TARGET, memory, on_each_driver, start, until};
 
-const SECRET: [u8; 32] = [7; 32];
+pub const SECRET: [u8; 32] = [7; 32];
 const WRITE_16: u8 = 0x8A;
 const SOON: Duration = Duration::from_secs(30);
 
@@ -37,7 +42,7 @@ fn beside_an_owner() -> Machine {
 }
 
 /// Has a group pass commands on, which come out there.
-fn relays(group: &GroupHandle) -> Receiver<RelayRequest> {
+pub fn relays(group: &GroupHandle) -> Receiver<RelayRequest> {
     let (sender, requests) = channel();
     let sender = Mutex::new(sender);
     let takes = Arc::new(move |request| {
@@ -51,7 +56,7 @@ fn relays(group: &GroupHandle) -> Receiver<RelayRequest> {
 }
 
 /// What a gateway logs in with for the initiator of [`Client`], in that epoch.
-fn through(gateway: u16, epoch: u64, secret: [u8; 32]) -> Options {
+pub fn through(gateway: u16, epoch: u64, secret: [u8; 32]) -> Options {
     through_for([127, 0, 0, 1], gateway, epoch, secret)
 }
 
@@ -187,6 +192,253 @@ fn what_was_sent_before_a_relay_was_open_does_not_go_by_it() {
         command(&requests, number);
         news(News::Ended(number));
         assert_eq!(client.ends_by(), Some(ErrorKind::ConnectionReset));
+        assert!(server.stop(Duration::ZERO).flushed);
+    });
+}
+
+const REGISTER: u8 = 0;
+const CLEAR: u8 = 3;
+/// BUS DEVICE RESET FUNCTION OCCURRED.
+const RESET: [u8; 3] = [6, 0x29, 0x03];
+const STANDBY: [u8; 3] = [2, 0x04, 0x0B];
+
+#[test]
+fn a_change_of_reservations_that_is_late_is_not_executed() {
+    on_each_driver(|driver| {
+        let (server, address, group, mut machine) = open_group(two_targets(memory(16), driver));
+        let (_relays, requests) = (relays(&group), requests_of(&group));
+        let mut direct = Client::try_login(address, Client::options()).expect("it is open");
+        attended(&mut direct);
+        let options = through(2, machine.gate().epoch().0, SECRET);
+        let mut around = Client::try_login(address, options).expect("the proof");
+        let register = reserve_out(&mut direct, REGISTER, 0, 7);
+        carry_out(&group, &requests).expect("it is a change");
+        assert_eq!(done(&mut direct, register).status, GOOD);
+        // A standby may have held that back, while its host went on here.
+        let late = reserve_out(&mut around, CLEAR, 7, 0);
+        assert_eq!(done(&mut around, late).status, BUSY);
+        // And this one is of an earlier epoch: it is sent before the question of the new one is answered.
+        set_gate(&group, machine.is_deposed());
+        set_gate(&group, machine.takes_over());
+        let early = reserve_out(&mut direct, CLEAR, 7, 0);
+        assert_eq!(done(&mut direct, early).status, BUSY);
+        let other_way = reserve_out(&mut direct, CLEAR, 7, 0);
+        assert_eq!(done(&mut direct, other_way).status, BUSY, "its host has gone on elsewhere");
+        assert!(requests.try_recv().is_err(), "one of them is executed");
+        let clear = reserve_out(&mut direct, CLEAR, 7, 0);
+        carry_out(&group, &requests);
+        assert_eq!(done(&mut direct, clear).status, GOOD);
+        drop((direct, around));
+        assert!(server.stop(Duration::ZERO).flushed);
+    });
+}
+
+/// A record with the mark of FORMAT UNIT for a volume.
+fn marked(naa: [u8; 16], sanitize: Sanitize) -> Record {
+    let volume = Volume {
+        image: "pool/image".into(),
+        naa,
+        serial: String::new(),
+        reserved: Reserved::default(),
+        modes: Vec::new(),
+        sanitize,
+    };
+    Record::new(TARGET, SECRET, ports(), Contents { volumes: vec![volume] })
+}
+
+#[test]
+fn what_a_standby_passes_on_and_what_it_answers() {
+    on_each_driver(|driver| {
+        let (server, address, group, mut machine) = open_group(two_targets(memory(16), driver));
+        let (requests, changes) = (relays(&group), requests_of(&group));
+        let mut client = Client::try_login(address, Client::options()).expect("it is open");
+        attended(&mut client);
+        let register = reserve_out(&mut client, REGISTER, 0, 7);
+        let (id, body) = change(&changes);
+        let naa = volume_of(&body).expect("a request of iSCSI");
+        group.answer(id, Answer::Busy);
+        assert_eq!(done(&mut client, register).status, BUSY);
+        // Nobody is reached.
+        set_gate(&group, machine.is_deposed());
+        let mut client = Client::try_login(address, Client::options()).expect("it is there");
+        until("it is told of its login", || sense(&ready(&mut client)) == STANDBY);
+        let register = reserve_out(&mut client, REGISTER, 0, 7);
+        assert_eq!(sense(&done(&mut client, register)), STANDBY);
+        assert!(changes.try_recv().is_err(), "it goes to the group's thread");
+
+        set_gate(&group, beside_an_owner().gate());
+        let mut client = Client::try_login(address, Client::options()).expect("it is there");
+        attended(&mut client);
+        let (number, news) = opening(&requests);
+        news(News::Opened(number));
+        client.wait_for_bytes();
+        let early = reserve_out(&mut client, REGISTER, 0, 7);
+        assert_eq!(done(&mut client, early).status, BUSY);
+        let register = reserve_out(&mut client, REGISTER, 0, 7);
+        let Relayed { ticket, cdb, data, .. } = command(&requests, number);
+        assert_eq!((cdb[0], data.len()), (0x5F, 24));
+        let conflict = Answered { status: CONFLICT, ..Answered::default() };
+        news(News::Answered(ticket, conflict));
+        assert_eq!(done(&mut client, register).status, CONFLICT);
+        let busy = Answered { status: BUSY, ..Answered::default() };
+        let passed_on = |client: &mut Client, cdb: &[u8], data| {
+            let tag = client.start(0, cdb, data);
+            let relayed = command(&requests, number);
+            assert_eq!(relayed.cdb[0], cdb[0]);
+            news(News::Answered(relayed.ticket, busy.clone()));
+            assert_eq!(done(client, tag).status, BUSY);
+        };
+        let read = || Data::Read(vec![0; 252]);
+        // MODE SENSE; and TEST UNIT READY and REQUEST SENSE if there is something to be known.
+        passed_on(&mut client, &[0x1A, 0x08, 0x0A, 0, 252, 0], read());
+        assert_eq!(ready(&mut client).status, GOOD);
+        assert_eq!(client.finish(0, &[3, 0, 0, 0, 252, 0], read()).status, GOOD);
+        group.modes(&marked(naa, Sanitize::Formatting));
+        passed_on(&mut client, &[0; 6], Data::None);
+        passed_on(&mut client, &[3, 0, 0, 0, 252, 0], read());
+        group.modes(&marked(naa, Sanitize::None));
+        assert_eq!(ready(&mut client).status, GOOD);
+        assert!(changes.try_recv().is_err());
+        drop(client);
+        assert!(server.stop(Duration::ZERO).flushed);
+    });
+}
+
+#[test]
+fn a_reset_ends_what_standbys_have_yet_and_tells_their_hosts() {
+    on_each_driver(|driver| {
+        let (server, address, group, machine) = open_group(two_targets(memory(16), driver));
+        let _requests = relays(&group);
+        let relay = || {
+            let options = through(2, machine.gate().epoch().0, SECRET);
+            Client::try_login(address, options).expect("the proof")
+        };
+        let mut judge = Client::login(address, 2);
+        for (function, told) in
+            [(TmfFunction::LogicalUnitReset, true), (TmfFunction::ClearTaskSet, false)]
+        {
+            let mut around = relay();
+            // Its host was told by the gateway where it has logged in.
+            assert_eq!(around.write(0, 0, vec![1; 512]), GOOD);
+            assert_eq!(judge.manage(function, 0, None), TmfResponse::Complete);
+            if told {
+                let write = around.finish(0, &rw16(WRITE_16, 0, 1), Data::Write(vec![2; 512]));
+                assert_eq!(sense(&write), RESET);
+            }
+            assert_eq!(around.write(0, 0, vec![2; 512]), BUSY, "it was sent before, perhaps");
+            assert_eq!(around.read(0, 0, 1), (GOOD, vec![1; 512]));
+            assert_eq!(relay().write(0, 0, vec![1; 512]), GOOD);
+        }
+        // The one that has asked goes on.
+        until("it is asked", || judge.write(0, 0, vec![3; 512]) == GOOD);
+        drop(judge);
+        assert!(server.stop(Duration::ZERO).flushed);
+    });
+}
+
+#[test]
+fn functions_wait_for_the_way_to_the_owner() {
+    on_each_driver(|driver| {
+        let (server, address) = start(two_targets(memory(16), driver));
+        let group = group_of(&server, Machine::standby().gate());
+        let requests = relays(&group);
+        set_gate(&group, beside_an_owner().gate());
+        let mut client = Client::try_login(address, Client::options()).expect("it is open");
+        // It has nothing at the owner.
+        assert_eq!(client.manage(TmfFunction::AbortTaskSet, 0, None), TmfResponse::Complete);
+        assert_eq!(
+            client.manage(TmfFunction::LogicalUnitReset, 9, None),
+            TmfResponse::LunDoesNotExist
+        );
+        std::thread::scope(|scope| {
+            let reset = scope.spawn(|| client.manage(TmfFunction::LogicalUnitReset, 0, None));
+            let (number, news) = opening(&requests);
+            // It could not be opened; and then it is.
+            news(News::Ended(number));
+            let (number, news) = opening(&requests);
+            assert!(
+                requests.recv_timeout(Duration::from_millis(300)).is_err(),
+                "before it is open"
+            );
+            assert!(!reset.is_finished());
+            news(News::Opened(number));
+            match requests.recv_timeout(SOON) {
+                Ok(RelayRequest::Manage { relay, function, done, .. }) => {
+                    assert_eq!((relay, function), (number, TmfFunction::LogicalUnitReset));
+                    assert!(!reset.is_finished());
+                    drop(done);
+                }
+                _ => panic!("the owner is not asked"),
+            }
+            assert_eq!(reset.join().expect("no panic"), TmfResponse::Complete);
+        });
+        // Not for ever.
+        let mut other = Client::login_with(address, 2, |_| {});
+        assert_eq!(other.manage(TmfFunction::ClearTaskSet, 0, None), TmfResponse::Rejected);
+        drop((client, other));
+        assert!(server.stop(Duration::ZERO).flushed);
+    });
+}
+
+/// A client of a standby whose relay is open, which is behind the question.
+fn relayed(
+    address: std::net::SocketAddr,
+    requests: &Receiver<RelayRequest>,
+) -> (Client, u64, RelayNews) {
+    let mut client = Client::try_login(address, Client::options()).expect("it is open");
+    attended(&mut client);
+    let (number, news) = opening(requests);
+    news(News::Opened(number));
+    client.wait_for_bytes();
+    client.receive_once();
+    (client, number, news)
+}
+
+#[test]
+fn what_was_not_passed_on_when_a_relay_breaks_is_to_be_sent_again() {
+    on_each_driver(|driver| {
+        let (server, address) = start(two_targets(memory(16), driver));
+        let group = group_of(&server, Machine::standby().gate());
+        let requests = relays(&group);
+        set_gate(&group, beside_an_owner().gate());
+        let (mut client, number, news) = relayed(address, &requests);
+        // More than comes by itself: the rest is asked for, and not sent yet.
+        let cdb = rw16(WRITE_16, 0, 2048);
+        let (tag, bytes) = client.compose(|proto, out| {
+            let write = asks(0, &cdb, Data::Write(vec![9; 2048 * 512]));
+            proto.submit(write, out).expect("the window is open")
+        });
+        client.send_raw(&bytes);
+        client.wait_for_bytes();
+        news(News::Ended(number));
+        assert_eq!(done(&mut client, tag).status, BUSY);
+        assert_eq!(ready(&mut client).status, GOOD, "its connection stays");
+        drop(client);
+        assert!(server.stop(Duration::ZERO).flushed);
+    });
+}
+
+#[test]
+fn a_logout_is_answered_behind_what_the_owner_has() {
+    on_each_driver(|driver| {
+        let (server, address) = start(two_targets(memory(16), driver));
+        let group = group_of(&server, Machine::standby().gate());
+        let requests = relays(&group);
+        set_gate(&group, beside_an_owner().gate());
+        let (mut client, number, news) = relayed(address, &requests);
+        let write = client.start(0, &rw16(WRITE_16, 0, 1), Data::Write(vec![1; 512]));
+        let Relayed { ticket, .. } = command(&requests, number);
+        let before = server.handle().stats().protocol.pdus;
+        let (sent, bytes) = client.compose(|proto, out| {
+            proto.logout(LogoutReason::CloseSession, Duration::ZERO, out).is_ok()
+        });
+        assert!(sent);
+        client.send_raw(&bytes);
+        until("the logout is there", || server.handle().stats().protocol.pdus > before);
+        assert!(requests.try_recv().is_err(), "the relay is closed");
+        news(News::Answered(ticket, Answered::default()));
+        assert_eq!(done(&mut client, write).status, GOOD);
+        assert_eq!(client.ends_by(), None);
         assert!(server.stop(Duration::ZERO).flushed);
     });
 }

@@ -44,14 +44,13 @@ enum Verdict {
     TurnBack(Status),
 }
 
-/// True for commands that the owner of a group executes, whatever gateway they come to.
-fn is_about_reservations(io: &Io) -> bool {
+/// True for changes of reservations. They wait for no other change: the group's thread turns back what comes meanwhile.
+fn changes_reservations(io: &Io) -> bool {
     matches!(
         io,
         Io::ReservationRegister { .. }
             | Io::ReservationAcquire { .. }
             | Io::ReservationRelease { .. }
-            | Io::ReservationReport { .. }
     )
 }
 
@@ -104,11 +103,13 @@ impl<Fc: Face> Engine<Fc> {
         let mut seen = queue.namespaces.iter().filter(|seen| is_meant(seen.nsid)).peekable();
         // What is none is answered as everywhere, and so are commands on what is not there.
         let Ok(io) = Io::decode(&arrived.command.sqe) else { return Verdict::Begin };
-        let forwarded = group.takes.is_some() && is_about_reservations(&io);
-        if seen.peek().is_none() || forwarded {
+        // The record answers a report, at any gateway.
+        let reports = group.takes.is_some() && matches!(io, Io::ReservationReport { .. });
+        if seen.peek().is_none() || reports {
             return Verdict::Begin;
         }
         match group.gate.admits(arrived.stamp) {
+            Admission::Execute if changes_reservations(&io) => Verdict::Begin,
             Admission::Execute => match seen.find(|seen| group.held.contains(&seen.volume)) {
                 Some(seen) => Verdict::Wait(Some(seen.volume)),
                 None => Verdict::Begin,

@@ -155,7 +155,6 @@ impl Said {
     fn new(answer: Answer) -> Self {
         match answer {
             Answer::Busy => Self::Status(BUSY),
-            Answer::Unknown => Self::Nothing,
             Answer::Record(record) => Self::Record(Arc::from(record)),
             Answer::Body(body) => match <[u8; 2]>::try_from(body) {
                 Ok(bits) => Self::Status(Status::from_bits(u16::from_le_bytes(bits))),

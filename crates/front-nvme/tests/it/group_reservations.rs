@@ -137,42 +137,40 @@ fn what_is_given_up_changes_nothing_and_lets_commands_go_on() {
     let tag = acquire(one.io(), AcquireAction::Acquire, 7, 0);
     assert_eq!(carry_out(&group, &requests), None);
     assert_eq!(end(one.io(), tag), CONFLICT);
-    // Nobody knows: no status.
-    register(one.io(), 7);
-    let (id, _) = change(&requests);
-    group.answer(id, Answer::Unknown);
-    let reset = one.io().stream.read(&mut [0; 24]).map_err(|error| error.kind());
-    assert_eq!(reset.err(), Some(ErrorKind::ConnectionReset));
     assert!(two.io().write(1, 0, &[1; 512]).is_success());
 }
 
 #[test]
-fn a_host_of_another_gateway_registers_and_preempts() {
-    let (_owner, address, group, _) = owner(two_subsystems(memory(1, 8)));
+fn changes_go_by_the_gate_as_writes_do() {
     let (_standby, elsewhere, other, _) = standby(two_subsystems(memory(1, 8)));
-    let (requests, forwarded) = (requests_of(&group), requests_of(&other));
-    let (mut here, mut there) = (connect(address, 1), connect(elsewhere, 2));
-    let both = [(&mut here, 7, &requests, &group), (&mut there, 8, &forwarded, &other)];
-    for (host, key, requests, asked) in both {
+    let refused = requests_of(&other);
+    let mut there = connect(elsewhere, 2);
+    let tag = register(there.io(), 8);
+    assert_eq!(end(there.io(), tag), Status::ANA_INACCESSIBLE);
+    assert!(refused.try_recv().is_err(), "the group's thread has nothing to do with it");
+
+    let (_owner, address, group, mut machine) = owner(two_subsystems(memory(1, 8)));
+    let requests = requests_of(&group);
+    let (mut one, mut two) = (connect(address, 1), connect(address, 2));
+    for (host, key) in [(&mut one, 7), (&mut two, 8)] {
         let tag = register(host.io(), key);
-        let (id, body) = change(requests);
-        let Execution { answer, .. } = execute(&group, &body);
-        wait(|done| group.apply(done));
-        asked.answer(id, Answer::Body(answer));
+        carry_out(&group, &requests).expect("it is a change");
         assert_eq!(end(host.io(), tag), Status::SUCCESS);
     }
-    let tag = acquire(here.io(), AcquireAction::Acquire, 7, 0);
+    let tag = acquire(one.io(), AcquireAction::Acquire, 7, 0);
     carry_out(&group, &requests);
-    assert_eq!(end(here.io(), tag), Status::SUCCESS);
-    assert!(here.io().write(1, 0, &[1; 512]).is_success());
-    let tag = acquire(there.io(), AcquireAction::PreemptAndAbort, 8, 7);
-    let (id, body) = change(&forwarded);
-    let Execution { reserved, answer } = execute(&group, &body);
-    assert_eq!(keys(&reserved.expect("a change").1), [8]);
-    wait(|done| group.apply(done));
-    other.answer(id, Answer::Body(answer));
-    assert_eq!(end(there.io(), tag), Status::SUCCESS);
-    assert_eq!(here.io().write(1, 0, &[1; 512]), CONFLICT);
+    assert_eq!(end(one.io(), tag), Status::SUCCESS);
+    // The group has been elsewhere: this may have been sent before.
+    set_gate(&group, machine.is_deposed());
+    set_gate(&group, machine.takes_over());
+    let late = acquire(two.io(), AcquireAction::PreemptAndAbort, 8, 7);
+    assert_eq!(end(two.io(), late), Status::ANA_TRANSITION);
+    assert!(requests.try_recv().is_err(), "it was executed");
+    // Its identifier comes again: the host has the answer.
+    let tag = acquire(two.io(), AcquireAction::PreemptAndAbort, 8, 7);
+    let reserved = carry_out(&group, &requests).expect("it is a change");
+    assert_eq!(keys(&reserved), [8]);
+    assert_eq!(end(two.io(), tag), Status::SUCCESS);
 }
 
 /// What the record of a group with this volume says.

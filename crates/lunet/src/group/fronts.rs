@@ -6,7 +6,9 @@ use std::sync::{Arc, PoisonError};
 use anyhow::{Context, Result};
 use lunet_front_iscsi::{FAMILIES, GroupRequest, Keep, LogicalUnit, Relays};
 use lunet_front_nvme::{GroupRequest as NvmeRequest, Members, busy_answer};
-use lunet_gateway::{Access, Answer, Attention, Gate, GatewayId, Port, Record, Reserved};
+use lunet_gateway::{
+    Access, Answer, Attention, Gate, GatewayId, Port, Record, Registered, Reserved,
+};
 use lunet_group::Handle;
 use lunet_os::sync::Mutex;
 use lunet_server::part::Part;
@@ -140,6 +142,11 @@ impl Fronts {
     /// Nexuses are told. Hosts of NVMe hear of other states by their ANA log, and of the rest nothing.
     pub(super) fn attention(&self, attention: Attention) {
         self.iscsi.attention(attention);
+    }
+
+    /// Nexuses are told that they have lost their registration. Hosts of NVMe hear of that at the owner alone.
+    pub(super) fn preempted(&self, lost: &[([u8; 16], Registered)]) {
+        self.iscsi.preempted(lost);
     }
 
     /// What the record says of reservations is the volumes', whichever protocol asks.

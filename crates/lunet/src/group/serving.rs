@@ -7,7 +7,7 @@ use lunet_backends::rbd::{Unanswered, of_group};
 use lunet_front_iscsi::Keep;
 use lunet_gateway::{
     Access, Answer, Attention, Change, Condition, Contents, Epoch, Gate, Notice, OpId, Order, Port,
-    Record, Refusal, Request,
+    Record, Refusal, Registered, Request,
 };
 use lunet_group::{Drained, Error, Handle, Said, Serving, Status, Storage};
 use lunet_os::sync::Mutex;
@@ -67,12 +67,9 @@ impl Kept {
 impl Server {
     /// A command here waits until this is in the record.
     fn keep(&mut self, request: Request, keep: Keep) {
-        // The owner itself has to execute what it keeps: one that forwards this was the owner when its command began.
-        let here = matches!(request, Request::Local(_));
-        let change = here.then(|| (keep.naa, keep.change()));
-        let next = Kept::prepare(&self.contents, change);
-        self.keeping = here.then_some(keep);
-        self.thread.executed(request, next, Keep::answer(here));
+        let next = Kept::prepare(&self.contents, Some((keep.naa, keep.change())));
+        self.keeping = Some(keep);
+        self.thread.executed(request, next, Keep::answer(true));
     }
 
     fn state(&self) -> lunet_os::sync::MutexGuard<'_, State> {
@@ -184,6 +181,10 @@ impl Serving for Server {
 
     fn attention(&mut self, attention: Attention) {
         self.shards.attention(attention);
+    }
+
+    fn preempted(&mut self, lost: &[([u8; 16], Registered)]) {
+        self.shards.preempted(lost);
     }
 
     fn reach(&mut self, epoch: Epoch, owner: Option<SocketAddr>) {

@@ -153,6 +153,16 @@ impl Seats {
         }
     }
 
+    /// Establishes a unit attention for the nexuses that reserve as this registrant.
+    pub fn attend_registrant(&mut self, registrant: &Registrant, attention: Attention) {
+        for sitting in self.seats.iter_mut().flatten() {
+            if sitting.registrant == *registrant {
+                sitting.pending.establish(attention);
+            }
+        }
+        self.changes += 1;
+    }
+
     /// Establishes a unit attention for every nexus.
     pub fn attend_all(&mut self, attention: Attention) {
         self.attend_all_but(None, attention);

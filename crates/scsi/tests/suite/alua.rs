@@ -4,7 +4,7 @@ use crate::cluster::{leading, relative};
 use crate::common::*;
 use lunet_scsi::alua::{
     AccessState, Alua, Change, Done, PortGroup, PortGroups, Request, SharedGroup, SharedGroups,
-    SharedState, works_in_standby,
+    SharedState,
 };
 use lunet_scsi::reserve::{Port, TargetPort};
 use lunet_scsi::{Action, Attention, Code, CommandIn, Key, Nexus, Reply, Task, Unit, execute};
@@ -89,16 +89,6 @@ fn the_report_of_groups_that_servers_share_byte_by_byte() {
     let extended = [&[0, 0, 0, 48, 0x10, 0, 0, 0], &expected[4..]].concat();
     assert_eq!(groups.report(true, 255), extended);
     assert_eq!(SharedGroups::default().report(false, 255), [0; 4]);
-}
-
-#[test]
-fn what_works_in_standby_is_told_by_the_command_block_alone() {
-    for cdb in [&[0x12][..], &[0xA0], &[0xA3, 0x0A], &[0x25], &[0x9E, 0x10], &[0x5F]] {
-        assert!(works_in_standby(cdb), "{cdb:x?}");
-    }
-    for cdb in [&[][..], &[0x00], &[0x28], &[0x8A], &[0x35], &[0x9E, 0x12], &[0xA3, 0x0C]] {
-        assert!(!works_in_standby(cdb), "{cdb:x?}");
-    }
 }
 
 #[test]
