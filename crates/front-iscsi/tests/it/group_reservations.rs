@@ -65,6 +65,21 @@ fn keys(reserved: &Reserved) -> Vec<u64> {
     reserved.registrations.iter().map(|one| one.key).collect()
 }
 
+/// What a record has of a volume with these reservations.
+fn contents(naa: [u8; 16], reserved: Reserved) -> Contents {
+    let volume = Volume {
+        image: "pool/image".into(),
+        id: "1a".into(),
+        bytes: 1 << 20,
+        naa,
+        serial: String::new(),
+        reserved,
+        modes: Vec::new(),
+        sanitize: Sanitize::None,
+    };
+    Contents { volumes: vec![volume] }
+}
+
 #[test]
 fn the_owner_decides_and_commands_wait_from_the_copy_to_the_effect() {
     on_each_driver(|driver| {
@@ -163,17 +178,7 @@ fn a_nexus_of_another_gateway_registers_and_preempts() {
         assert_eq!(done(&mut there, registers).status, GOOD);
 
         // READ KEYS and READ FULL STATUS at the standby, by the record.
-        let volume = Volume {
-            image: "pool/image".into(),
-            id: "1a".into(),
-            bytes: 1 << 20,
-            naa,
-            serial: String::new(),
-            reserved: reserved.clone(),
-            modes: Vec::new(),
-            sanitize: Sanitize::None,
-        };
-        let contents = Contents { volumes: vec![volume] };
+        let contents = contents(naa, reserved.clone());
         let record = Record::new(TARGET, [7; 32], ports(), contents);
         let report = |client: &mut Client, action: u8| {
             let cdb = [0x5E, action, 0, 0, 0, 0, 0, 0, 255, 0];
@@ -236,17 +241,7 @@ fn a_record_is_taken_up_before_the_gate_opens() {
             assert_eq!(done(&mut there, tag).status, GOOD);
         }
         let (naa, reserved) = reserved.expect("it is reserved");
-        let volume = Volume {
-            image: "pool/image".into(),
-            id: "1a".into(),
-            bytes: 1 << 20,
-            naa,
-            serial: String::new(),
-            reserved,
-            modes: Vec::new(),
-            sanitize: Sanitize::None,
-        };
-        let contents = Contents { volumes: vec![volume] };
+        let contents = contents(naa, reserved);
         let mut record = Record::new(TARGET, [7; 32], ports(), contents);
         let mut other = Client::login(address, 2);
         group.load(&record).expect("it makes sense");
