@@ -276,7 +276,7 @@ fn a_reservation_over_nvme_holds_for_both_protocols_and_through_any_gateway() ->
     for (io, keys) in [(register, [0_u64, 7]), (acquire, [7, 0])] {
         let keys: Vec<u8> = keys.iter().flat_map(|key| key.to_le_bytes()).collect();
         // A standby executes no change.
-        let status = second.execute(io.clone(), NSID, sends(&keys))?.status;
+        let status = second.execute(io, NSID, sends(&keys))?.status;
         ensure!(status == Status::ANA_INACCESSIBLE, "{status}");
         let status = holder.execute(io, NSID, sends(&keys))?.status;
         ensure!(status.is_success(), "{status}");
