@@ -236,6 +236,8 @@ fn a_change_of_reservations_that_is_late_is_not_executed() {
 /// A record with the mark of FORMAT UNIT for a volume.
 fn marked(naa: [u8; 16], sanitize: Sanitize) -> Record {
     let volume = Volume {
+        id: "1a".into(),
+        bytes: 1 << 20,
         image: "pool/image".into(),
         naa,
         serial: String::new(),

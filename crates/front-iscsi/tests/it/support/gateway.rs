@@ -95,7 +95,8 @@ impl Machine {
                     let address = format!("192.0.2.7:0/{}", self.clients);
                     let name = ClientName { address, lock: format!("client.{}", op.0) };
                     let volumes = &self.record.contents.volumes;
-                    let images = volumes.iter().map(|volume| volume.image.clone()).collect();
+                    let images =
+                        volumes.iter().map(|volume| (volume.image.clone(), volume.bytes)).collect();
                     (op, Reply::Client { name, images })
                 }
                 Action::ReadRecord(op) => (op, Reply::Record(self.bytes())),
