@@ -8,7 +8,7 @@ use std::time::Duration;
 use lunet_front_iscsi::{
     Answered, GroupHandle, News, RelayNews, RelayRequest, Relayed, Relays, accounts, algorithms,
 };
-use lunet_gateway::{Access, ClientName, Contents, GatewayId, Owner, Record};
+use lunet_gateway::{Access, ClientName, Contents, GatewayId, Owner, Portals, Record};
 use lunet_iscsi::Through;
 use lunet_iscsi::initiator::{Chap, Data, Options};
 
@@ -29,7 +29,7 @@ fn beside_an_owner() -> Machine {
     record.owner = Some(Owner {
         gateway: GatewayId(2),
         client: ClientName { address: "192.0.2.8:0/1".into(), lock: "client.1".into() },
-        portal: Some(([192, 0, 2, 8], 3260).into()),
+        portals: Portals { iscsi: Some(([192, 0, 2, 8], 3260).into()), nvme: None },
     });
     let machine = Machine::of(record);
     assert!(machine.gate().is_through());
