@@ -10,6 +10,7 @@ mod cut;
 mod history;
 mod load;
 mod nvme;
+mod nvme_through;
 mod reserve;
 mod setup;
 mod shared;
