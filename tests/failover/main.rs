@@ -11,6 +11,7 @@ mod history;
 mod load;
 mod members;
 mod nvme;
+mod nvme_through;
 mod reserve;
 mod setup;
 mod shared;

@@ -5,14 +5,13 @@
 //! It reads orders from standard input: `move N`, `take`, `pause`.
 
 use std::io::{BufRead, Write};
-use std::net::SocketAddr;
 use std::os::fd::OwnedFd;
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::thread;
 
 use lunet_gateway::{
-    Access, Action, Answer, Attention, Epoch, Gate, GatewayId, Notice, Order, Record, Refusal,
-    Registered, Request,
+    Access, Action, Answer, Attention, Epoch, Gate, GatewayId, Notice, Order, Portals, Record,
+    Refusal, Registered, Request,
 };
 use lunet_group::{Agrees, Config, Drained, Error, Group, Handle, Said, Serving, Storage};
 use lunet_rbd::{Ended, ImageName, Lane, Place};
@@ -68,7 +67,7 @@ impl Serving for Fake {
         Ok(())
     }
 
-    fn reach(&mut self, _epoch: Epoch, _owner: Option<SocketAddr>) {}
+    fn reach(&mut self, _epoch: Epoch, _owner: Portals) {}
 
     fn gate(&mut self, gate: Gate) {
         let epoch = gate.epoch();
@@ -248,7 +247,11 @@ fn main() {
     let user = Some("gateway".to_owned());
     let place = Place { conf: Some(conf.into()), user, ..Place::new(name) };
     let me = GatewayId(number.parse().expect("a number"));
-    let gateway = lunet_gateway::Config { me, rank: rank.parse().expect("a rank"), portal: None };
+    let gateway = lunet_gateway::Config {
+        me,
+        rank: rank.parse().expect("a rank"),
+        portals: Portals::default(),
+    };
     let (writer, orders) = channel();
     let (pauses, die_at) = (writer.clone(), step.first().cloned());
     let group = Group::start(

@@ -8,9 +8,10 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, anyhow, bail, ensure};
-use lunet_nvme::command::{Admin, Identify, Io, Range as Blocks, Sqe};
+use lunet_nvme::Through;
+use lunet_nvme::command::{Admin, GetLog, Identify, Io, Range as Blocks, Sqe};
 use lunet_nvme::digest::Crc32c;
-use lunet_nvme::fabrics::{ANY_CONTROLLER, Connect};
+use lunet_nvme::fabrics::{ANY_CONTROLLER, Authentication, Connect, Connected};
 use lunet_nvme::host::{
     Command, Connection, ControllerInfo, Cx, Data, Event, Finished, Options, Session, SessionCx,
     SessionEvent,
@@ -115,6 +116,38 @@ impl Login {
         Self { host: format!("nqn.2026-11.org.lunet:e2e-{number}"), host_id: [number; 16], ..self }
     }
 
+    /// Connects as a gateway of a failover group would, without its secret: what the controller says.
+    ///
+    /// # Errors
+    /// It cannot be asked.
+    pub fn connects_through(&self, through: Through) -> Result<Result<(), String>> {
+        let mut options = self.options(1, ANY_CONTROLLER, 0);
+        options.connect.through = Some(through);
+        let mut queue: Connection<Vec<u8>, Bytes> = Connection::new(options);
+        let (mut line, mut sent) = (Line::open(&self.portal)?, Sent::default());
+        queue.start(line.now(), &mut sent);
+        line.send(sent)?;
+        let until = Instant::now() + self.patience;
+        while Instant::now() < until {
+            let (received, mut sent, mut events) = (line.receive(), Sent::default(), Vec::new());
+            let mut cx = Cx { now: line.now(), tx: &mut sent, events: &mut events };
+            match &received {
+                Ok(bytes) => queue.rx_bytes(bytes, &mut cx),
+                Err(_) => queue.transport_closed(&mut events),
+            }
+            match events.pop() {
+                Some(Event::Connected(Connected { authentication, .. })) => {
+                    let proves = authentication != Authentication::None;
+                    return Ok(if proves { Err("a proof is wanted".into()) } else { Ok(()) });
+                }
+                Some(Event::Failed(error)) => return Ok(Err(error.to_string())),
+                _ => {}
+            }
+            line.send(sent)?;
+        }
+        bail!("the controller does not answer")
+    }
+
     fn options(&self, qid: u16, cntlid: u16, capsule_data: u32) -> Options {
         Options {
             connect: Connect {
@@ -126,6 +159,7 @@ impl Login {
                 cntlid,
                 subnqn: self.subsystem.clone(),
                 hostnqn: self.host.clone(),
+                through: None,
             },
             alignment: 0,
             header_digest: self.digests,
@@ -395,6 +429,16 @@ impl Host {
     pub fn identify(&mut self, cns: u8, nsid: u32) -> Result<Vec<u8>> {
         let sqe = Admin::Identify(Identify { cns, cntid: 0, csi: 0 }).encode(nsid);
         let outcome = self.admin.execute(sqe, Data::Read(vec![0; 4096]))?;
+        ensure!(outcome.status.is_success(), "{}", outcome.status);
+        Ok(outcome.data)
+    }
+
+    /// A log page, its first bytes.
+    pub fn log(&mut self, lid: u8, len: usize) -> Result<Vec<u8>> {
+        let (specific, retain, offset, csi) = (0, false, 0, 0);
+        let log = GetLog { lid, specific, retain, len: len as u64, offset, csi };
+        let outcome =
+            self.admin.execute(Admin::GetLogPage(log).encode(0), Data::Read(vec![0; len]))?;
         ensure!(outcome.status.is_success(), "{}", outcome.status);
         Ok(outcome.data)
     }

@@ -28,8 +28,8 @@ pub use access::{Access, Guard, Initiators, Objection, User};
 pub use config::{Config, Layout, MAX_DISCOVERY, TargetEntry, VolumeEntry};
 pub use entrance::{Entrance, Fate, Visitor};
 pub use group::{
-    Answered, Charge, Execution, FAMILIES, GroupError, GroupHandle, GroupRequest, Keep, Kept, News,
-    RelayFor, RelayNews, RelayRequest, Relayed, Relays, TakesRelayed, accounts, algorithms,
+    Answered, Charge, Execution, FAMILIES, Function, GroupError, GroupHandle, GroupRequest, Iscsi,
+    Keep, Kept, News, RelayFor, RelayNews, RelayRequest, Relayed, Relays, accounts, algorithms,
     volume_of,
 };
 pub use ports::PortsError;

@@ -5,6 +5,7 @@ use std::ops::Range;
 use std::sync::Arc;
 use std::time::Duration;
 
+use lunet_nvme::Through;
 use lunet_nvme::auth::chap::Responder;
 use lunet_nvme::auth::psk::Identity;
 use lunet_nvme::command::Completion;
@@ -60,6 +61,8 @@ pub struct NvmeConn {
     pub first: Option<Command<Buf>>,
     /// Of a queue of a failover group's controller: which epoch it belongs to.
     pub gated: Option<Box<Gated>>,
+    /// It is a relay of another gateway of the group.
+    pub through: Option<Through>,
     /// It was aborted with its failover group: dropped when it is closed.
     pub aborted: Vec<Part>,
     /// The server stops: the connection ends when nothing is at work for the host, and is looked at from this time on.
@@ -209,6 +212,7 @@ impl NvmeConn {
             waiting: None,
             first: None,
             gated: None,
+            through: None,
             aborted: Vec::new(),
             leaves: None,
             tasks: Vec::new(),

@@ -29,7 +29,9 @@ pub use config::{
     TlsKey,
 };
 pub use group::{
-    Execution, GroupError, GroupHandle, GroupRequest, Members, busy as busy_answer, volume_of,
+    Answered, ENTRIES, EXCHANGE, Execution, GroupError, GroupHandle, GroupRequest, HASH, Members,
+    News, Nvme, RelayFor, RelayNews, RelayRequest, Relayed, RelayedPart, Relays,
+    busy as busy_answer, names, secrets, volume_of,
 };
 pub use report::{Protocol, QueueInfo, RdmaPath, SessionInfo};
 

@@ -14,7 +14,7 @@ use lunet_volume::Face;
 use lunet_volume::VolumeId;
 use lunet_volume::reserve::{Done, Unchanged};
 
-use crate::group::GroupMessage;
+use crate::group::{GroupMessage, News};
 use crate::session::Mailbox;
 
 /// A message to the front of a shard.
@@ -100,6 +100,8 @@ pub enum Message {
     },
     /// An order of a failover group's thread.
     Group(GroupMessage),
+    /// News of what this shard passes on.
+    Relay(News),
 }
 
 /// Commands that are to be aborted before the command that asks for it is answered.

@@ -274,6 +274,7 @@ fn of_queue(qid: u16, sqsize: u16, cntlid: u16) -> Connect {
         cntlid,
         subnqn: SUBSYSTEM.into(),
         hostnqn: "nqn.2026-11.org.lunet:host".into(),
+        through: None,
     }
 }
 

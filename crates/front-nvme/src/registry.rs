@@ -51,6 +51,8 @@ pub struct Member {
     pub kind: Kind,
     /// The slot of its subsystem; `None` for discovery.
     pub subsystem: Option<usize>,
+    /// It is the relay of another gateway, and none that hosts know.
+    pub is_relay: bool,
     /// What carries its queues.
     pub transport: Transport,
     /// Data of a command capsule on its I/O queues, in bytes.
@@ -243,6 +245,7 @@ impl Registry {
             cntlid,
             kind: wish.kind,
             subsystem: wish.subsystem,
+            is_relay: wish.connect.through.is_some(),
             transport: wish.transport,
             capsule_data: wish.capsule_data,
             registrant: Registrant::host(host.id, &host.nqn),
@@ -353,7 +356,10 @@ impl Registry {
     /// The controllers of the subsystem in a slot, ascending.
     pub fn of_subsystem(&self, subsystem: usize) -> Vec<u16> {
         let inner = self.lock();
-        let of = inner.controllers.values().filter(|e| e.member.subsystem == Some(subsystem));
+        let of = inner
+            .controllers
+            .values()
+            .filter(|entry| !entry.member.is_relay && entry.member.subsystem == Some(subsystem));
         of.map(|entry| entry.member.cntlid).collect()
     }
 
@@ -361,7 +367,8 @@ impl Registry {
     pub fn of_host(&self, host: &Registrant) -> Vec<Arc<Member>> {
         let inner = self.lock();
         let of = inner.controllers.values().filter(|entry| {
-            !entry.leaving && entry.member.kind == Kind::Io && entry.member.registrant == *host
+            let serves = !entry.leaving && entry.member.kind == Kind::Io;
+            serves && !entry.member.is_relay && entry.member.registrant == *host
         });
         of.map(|entry| entry.member.clone()).collect()
     }
@@ -413,6 +420,7 @@ mod tests {
             cntlid,
             subnqn: "nqn.2026-11.org.lunet:s".into(),
             hostnqn: format!("nqn.2026-11.org.lunet:host{host}"),
+            through: None,
         }
     }
 

@@ -9,7 +9,7 @@ use crate::{GatewayId, Record};
 pub enum AccessState {
     /// Its gateway owns the group: active/optimized; ANA optimized.
     Optimized,
-    /// Another does, and executes what comes here: active/non-optimized; ANA inaccessible, as NVMe is not passed on.
+    /// Another does, and executes what comes here: active/non-optimized; ANA non-optimized.
     NonOptimized,
     /// Another does, and cannot be reached by gateways: standby; ANA inaccessible.
     Standby,
@@ -17,14 +17,14 @@ pub enum AccessState {
     Transitioning,
 }
 
-/// The access states of all target port groups: of the record alone, so those who know the same epoch say the same.
+/// The access states of all target port groups (for ANA see [`Gate`](crate::Gate)): of the record alone, so those who know the same epoch say the same.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Access(pub Vec<(u16, AccessState)>);
 
 impl Access {
     /// As the record has it, each group once, in the order of their numbers.
     pub fn of(record: &Record) -> Self {
-        let reached = record.owner.as_ref().is_some_and(|owner| owner.portal.is_some());
+        let reached = record.owner.as_ref().is_some_and(|owner| owner.portals.iscsi.is_some());
         let state = |gateway: GatewayId| {
             let owns = record.owner.as_ref().is_some_and(|owner| owner.gateway == gateway);
             match (owns, record.heir == Some(gateway)) {

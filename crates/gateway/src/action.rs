@@ -3,10 +3,9 @@
 use alloc::boxed::Box;
 use alloc::string::String;
 use alloc::vec::Vec;
-use core::net::SocketAddr;
 use core::time::Duration;
 
-use crate::{Access, Contents, Epoch, Gate, GatewayId, Record, Registered, Volume};
+use crate::{Access, Contents, Epoch, Gate, GatewayId, Portals, Record, Registered, Volume};
 
 /// How long a blocklist entry lasts. The cluster's default of an hour is too short: a gateway that was stopped for
 /// longer, as a suspended virtual machine is, would write over what its successor has written.
@@ -291,8 +290,8 @@ pub enum Action {
     /// the group, are told so, RESERVATIONS PREEMPTED (2Ah/03h).
     Preempted(Vec<([u8; 16], Registered)>),
     /// The owner of this epoch is another gateway, or nobody. Commands that the gate lets [through](crate::Admission::Forward)
-    /// go to that portal from here on; what was passed on in an earlier epoch and is not answered is answered no more.
-    Reach(Epoch, Option<SocketAddr>),
+    /// go to these portals from here on; what was passed on in an earlier epoch and is not answered is answered no more.
+    Reach(Epoch, Portals),
     /// Report these access states from here on.
     Access(Epoch, Access),
     /// Wait until no command of the group is under way.

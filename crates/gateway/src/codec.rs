@@ -8,7 +8,7 @@ use lunet_reservations::{Kind, MAX_REGISTRATIONS};
 use crate::bytes::{Reader, Writer};
 use crate::record::{
     Contents, Invalid, MAX_MODES, MAX_NAME, MAX_PORTS, MAX_REGISTRANT, MAX_VOLUMES, Owner, Port,
-    Record, Registered, Reserved, Sanitize, Taker, Volume,
+    Portals, Record, Registered, Reserved, Sanitize, Taker, Volume,
 };
 use crate::{ClientName, Epoch, GatewayId};
 
@@ -60,12 +60,13 @@ impl Record {
         to.u64(self.epoch.0);
         to.u64(self.revision);
         match (&self.owner, self.heir) {
-            (Some(Owner { gateway, client, portal }), _) => {
+            (Some(Owner { gateway, client, portals }), _) => {
                 to.u8(1);
                 to.u16(gateway.0);
                 to.bytes(client.address.as_bytes());
                 to.bytes(client.lock.as_bytes());
-                encode_portal(*portal, &mut to);
+                encode_portal(portals.iscsi, &mut to);
+                encode_portal(portals.nvme, &mut to);
             }
             (None, Some(heir)) => {
                 to.u8(2);
@@ -111,7 +112,8 @@ impl Record {
             0 => {}
             1 => {
                 let Taker { gateway, client } = decode_taker(&mut from)?;
-                owner = Some(Owner { gateway, client, portal: decode_portal(&mut from)? });
+                let (iscsi, nvme) = (decode_portal(&mut from)?, decode_portal(&mut from)?);
+                owner = Some(Owner { gateway, client, portals: Portals { iscsi, nvme } });
             }
             2 => heir = Some(GatewayId(from.u16()?)),
             _ => return Err(Malformed::Value),

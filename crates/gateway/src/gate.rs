@@ -1,6 +1,6 @@
 //! Which commands may be executed.
 
-use crate::Epoch;
+use crate::{Epoch, Portals};
 
 /// The epoch that a command belongs to. There is no other way to get one than from a [`Link`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -47,7 +47,11 @@ enum Door {
     Closed,
     Blocked,
     Open,
-    Through,
+    /// Of these protocols.
+    Through {
+        iscsi: bool,
+        nvme: bool,
+    },
 }
 
 /// Says of each command whether it may be executed. The event loops have copies of it, which a message changes.
@@ -70,16 +74,28 @@ impl Gate {
         Self { epoch, door: Door::Open }
     }
 
-    pub(crate) const fn through(epoch: Epoch) -> Self {
-        Self { epoch, door: Door::Through }
+    /// Closed but for what is passed on to these portals.
+    pub(crate) const fn through(epoch: Epoch, to: &Portals) -> Self {
+        let (iscsi, nvme) = (to.iscsi.is_some(), to.nvme.is_some());
+        let door = if iscsi || nvme { Door::Through { iscsi, nvme } } else { Door::Closed };
+        Self { epoch, door }
     }
 
-    /// The same for a protocol whose commands are not passed on.
+    /// The gate of iSCSI alone.
     #[must_use]
-    pub const fn without_forwarding(self) -> Self {
+    pub const fn of_iscsi(self) -> Self {
         match self.door {
-            Door::Through => Self::closed(self.epoch),
-            Door::Closed | Door::Blocked | Door::Open => self,
+            Door::Through { iscsi: false, .. } => Self::closed(self.epoch),
+            _ => self,
+        }
+    }
+
+    /// The gate of NVMe alone.
+    #[must_use]
+    pub const fn of_nvme(self) -> Self {
+        match self.door {
+            Door::Through { nvme: false, .. } => Self::closed(self.epoch),
+            _ => self,
         }
     }
 
@@ -95,7 +111,7 @@ impl Gate {
 
     /// True if commands are passed on to the owner.
     pub fn is_through(&self) -> bool {
-        self.door == Door::Through
+        matches!(self.door, Door::Through { .. })
     }
 
     /// A connection whose login was answered just now. The initiator sends no command before that answer.
@@ -113,8 +129,8 @@ impl Gate {
         match self.door {
             Door::Closed => Admission::Standby,
             Door::Open if stamp.0 == self.epoch => Admission::Execute,
-            Door::Through if stamp.0 == self.epoch => Admission::Forward,
-            Door::Open | Door::Through | Door::Blocked => Admission::Busy,
+            Door::Through { .. } if stamp.0 == self.epoch => Admission::Forward,
+            Door::Open | Door::Through { .. } | Door::Blocked => Admission::Busy,
         }
     }
 }

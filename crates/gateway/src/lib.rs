@@ -36,8 +36,8 @@ pub use gate::{Admission, Gate, Link, Ping, Stamp};
 pub use machine::{Condition, Config, Gateway};
 pub use message::{Message, Response};
 pub use record::{
-    Change, Contents, Invalid, MAX_BODY, MAX_MODES, MAX_PORTS, MAX_VOLUMES, Owner, Port, Record,
-    Registered, Reserved, Sanitize, Taker, Volume,
+    Change, Contents, Invalid, MAX_BODY, MAX_MODES, MAX_PORTS, MAX_VOLUMES, Owner, Port, Portals,
+    Record, Registered, Reserved, Sanitize, Taker, Volume,
 };
 pub use takeover::Candidate;
 pub use way::{Passage, Turn, Way};

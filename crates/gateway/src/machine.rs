@@ -4,7 +4,6 @@ use alloc::boxed::Box;
 use alloc::collections::{BTreeMap, VecDeque};
 use alloc::string::String;
 use alloc::vec::Vec;
-use core::net::SocketAddr;
 use core::time::Duration;
 
 use crate::contact::Contact;
@@ -13,7 +12,7 @@ use crate::requests::Change;
 use crate::standby::{Step, Takeover, Watch};
 use crate::{
     Access, Action, Attention, ClientName, Contents, Epoch, Gate, GatewayId, Input, Message,
-    NotifyId, OpId, Order, Record, Refusal, Registered, Reply, Response, Result,
+    NotifyId, OpId, Order, Portals, Record, Refusal, Registered, Reply, Response, Result,
 };
 
 /// After how long a client is tried again that could not be made.
@@ -28,8 +27,8 @@ pub struct Config {
     pub me: GatewayId,
     /// Its place among the gateways of the group, from 0 on: who is first takes over first.
     pub rank: u32,
-    /// Where other gateways reach it when it is the owner; `None`: nowhere, and they do not pass commands on.
-    pub portal: Option<SocketAddr>,
+    /// Where other gateways reach it when it is the owner.
+    pub portals: Portals,
 }
 
 /// What a gateway is.
@@ -336,10 +335,7 @@ impl Gateway {
         }
         let owner = record.and_then(|record| record.owner.as_ref());
         let reached = owner.filter(|owner| owner.gateway != self.config.me);
-        match reached.and_then(|owner| owner.portal) {
-            Some(_) => Gate::through(epoch),
-            None => Gate::closed(epoch),
-        }
+        Gate::through(epoch, &reached.map(|owner| owner.portals).unwrap_or_default())
     }
 
     /// The record of a read. `None` if there is none, or if it says that this gateway has been deposed.
@@ -386,8 +382,8 @@ impl Gateway {
                 *watch = Watch::new(self.now, 0);
             }
             self.gate = Gate::closed(epoch);
-            let to = record.owner.as_ref().and_then(|owner| owner.portal);
-            self.act(Action::Reach(epoch, to));
+            let to = record.owner.as_ref().map(|owner| owner.portals);
+            self.act(Action::Reach(epoch, to.unwrap_or_default()));
             self.set_gate(self.standby_gate());
             self.act(Action::Access(epoch, Access::of(&record)));
             if !first {

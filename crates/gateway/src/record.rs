@@ -51,8 +51,24 @@ pub struct Owner {
     pub gateway: GatewayId,
     /// Its RADOS client: what is to be blocklisted, and whose locks are to be broken.
     pub client: ClientName,
-    /// Where other gateways pass commands on to it; `None`: nowhere.
-    pub portal: Option<SocketAddr>,
+    /// Where other gateways pass commands on to it.
+    pub portals: Portals,
+}
+
+/// Where other gateways pass commands on to a gateway, for each protocol; `None`: nowhere, and they do not pass any on.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Portals {
+    /// A portal for iSCSI.
+    pub iscsi: Option<SocketAddr>,
+    /// A portal for NVMe over TCP.
+    pub nvme: Option<SocketAddr>,
+}
+
+impl Portals {
+    /// Those that there are.
+    pub fn iter(&self) -> impl Iterator<Item = SocketAddr> {
+        [self.iscsi, self.nvme].into_iter().flatten()
+    }
 }
 
 /// A gateway that takes a group over.
@@ -241,9 +257,9 @@ impl Record {
         if names.chain([&self.target]).any(|name| name.is_empty() || name.len() > MAX_NAME) {
             return Err(Invalid("a name"));
         }
-        let portals = self.owner.iter().filter_map(|owner| owner.portal);
-        if portals.into_iter().any(|portal| !is_portal(&portal)) {
-            return Err(Invalid("the owner's portal"));
+        let mut portals = self.owner.iter().flat_map(|owner| owner.portals.iter());
+        if portals.any(|portal| !is_portal(&portal)) {
+            return Err(Invalid("the owner's portals"));
         }
         let ports = &self.ports;
         let clash = |(at, one): (usize, &Port)| {

@@ -325,8 +325,8 @@ impl Gateway {
     /// Stands for the next owner, with the record as it is behind the fence.
     fn stand(&mut self, fresh: Fresh, bytes: &[u8]) -> Option<Step> {
         let record = Record::decode(bytes).ok().filter(|record| self.has_images_of(record))?;
-        let (client, Config { me, portal, .. }) = (self.client()?.clone(), self.config);
-        let me = Owner { gateway: me, client, portal };
+        let (client, Config { me, portals, .. }) = (self.client()?.clone(), self.config);
+        let me = Owner { gateway: me, client, portals };
         let candidate = fresh.candidate(Box::new(record), me).ok()?;
         let op = self.operation(Purpose::Takeover);
         let (expect, record) = (candidate.expect(), Box::new(candidate.record().clone()));

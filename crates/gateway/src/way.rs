@@ -88,6 +88,19 @@ impl Way {
         self.present.fetch_add(2 << GATEWAY, SeqCst);
     }
 
+    /// A gateway that passes changes on has lost some of this host that may still come: those that were sent before are not
+    /// executed, by whatever way, and those that are being executed end first. False if it is to be tried again: what came
+    /// in an earlier turn has not ended.
+    pub fn lose(&self) -> bool {
+        let seen = self.present.load(SeqCst);
+        let (turn, by) = (seen >> GATEWAY, seen & ((1 << GATEWAY) - 1));
+        if self.running[side(turn + 1)].load(SeqCst) > 0 {
+            return false;
+        }
+        let next = (turn + 1) << GATEWAY | by;
+        self.present.compare_exchange(seen, next, SeqCst, SeqCst).is_ok()
+    }
+
     /// A change of that turn has ended, or was not begun.
     pub fn ended(&self, turn: Turn) {
         self.running[side(turn.0)].fetch_sub(1, SeqCst);
@@ -134,6 +147,20 @@ mod tests {
         assert_eq!(way.admits(B, other), Passage::Wait);
         way.ended(old);
         assert_eq!(way.admits(B, other), Passage::Go(other));
+    }
+
+    #[test]
+    fn what_a_gateway_has_lost_is_not_executed_and_what_is_at_work_ends_first() {
+        let way = Way::default();
+        let old = way.turn();
+        assert_eq!(way.admits(A, old), Passage::Go(old));
+        assert!(way.lose());
+        let fresh = way.turn();
+        assert_eq!(way.admits(A, old), Passage::Ask, "it comes late");
+        assert_eq!(way.admits(A, fresh), Passage::Wait);
+        assert!(!way.lose(), "two turns are told apart, and no more");
+        way.ended(old);
+        assert_eq!(way.admits(A, fresh), Passage::Go(fresh));
     }
 
     #[test]

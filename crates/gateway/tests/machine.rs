@@ -1,13 +1,12 @@
 //! The state machine, step by step: what it does in which order, and what it never does.
 
-use std::net::SocketAddr;
 use std::time::Duration;
 
 use lunet_gateway::{
     Access, AccessState, Ack, Action, Admission, Answer, Attention, ClientName, Condition, Config,
     Contents, Epoch, Failure, Gateway, GatewayId, Input, LONG_ENOUGH, Message, Notice, NotifyId,
-    OpId, Order, Owner, Port, Record, Refusal, Registered, Reply, Request, Reserved, Response,
-    Sanitize, TEN_YEARS, Taker, Volume,
+    OpId, Order, Owner, Port, Portals, Record, Refusal, Registered, Reply, Request, Reserved,
+    Response, Sanitize, TEN_YEARS, Taker, Volume,
 };
 
 const SECOND: Duration = Duration::from_secs(1);
@@ -21,7 +20,11 @@ fn record(epoch: u64, owner: Option<u16>) -> Record {
     let ports = (0..3).map(port).collect();
     let mut record = Record::new("iqn.2026-11.local:g", [7; 32], ports, Contents::default());
     record.epoch = Epoch(epoch);
-    record.owner = owner.map(|n| Owner { gateway: GatewayId(n), client: client(n), portal: None });
+    record.owner = owner.map(|n| Owner {
+        gateway: GatewayId(n),
+        client: client(n),
+        portals: Portals::default(),
+    });
     record
 }
 
@@ -43,8 +46,8 @@ fn volume(image: &str) -> Volume {
     }
 }
 
-fn portal(number: u8) -> SocketAddr {
-    ([192, 0, 2, number], 3260).into()
+fn portals(number: u8) -> Portals {
+    Portals { iscsi: Some(([192, 0, 2, number], 3260).into()), nvme: None }
 }
 
 fn bytes(record: &Record) -> Vec<u8> {
@@ -69,7 +72,7 @@ impl Bench {
 
     /// The same with that rank.
     fn ranked(record: &Record, rank: u32) -> Self {
-        let config = Config { me: GatewayId(1), rank, portal: Some(portal(1)) };
+        let config = Config { me: GatewayId(1), rank, portals: portals(1) };
         let gateway = Gateway::new(config, SECOND);
         let mut bench = Self { gateway, now: SECOND, ping: None, announced: None };
         let actions = bench.actions();
@@ -809,20 +812,21 @@ fn a_standby_passes_on_what_was_sent_in_the_epoch_of_an_owner_that_can_be_reache
     let early = bench.gateway.gate().connected();
     assert_eq!(bench.gateway.gate().admits(early.stamp()), Admission::Standby);
     let mut reached = record(5, Some(2));
-    reached.owner.as_mut().unwrap().portal = Some(portal(2));
+    reached.owner.as_mut().unwrap().portals = portals(2);
     let actions = bench.notified(&Message::Changed(Epoch(5)));
     let Some(Action::ReadRecord(op)) = actions.last() else { panic!("{actions:?}") };
     let actions = bench.done(*op, Ok(Reply::Record(bytes(&reached))));
     let gate = bench.gateway.gate();
     // Where it goes is known before anything goes there.
-    let order = [Action::Reach(Epoch(5), Some(portal(2))), Action::Gate(gate)];
+    let order = [Action::Reach(Epoch(5), portals(2)), Action::Gate(gate)];
     assert!(actions.windows(2).any(|pair| pair == order), "{actions:?}");
     assert!(gate.is_through() && !gate.is_open());
     assert_eq!(gate.admits(early.stamp()), Admission::Busy);
     let mut asked = early;
     asked.renew(gate.ping());
     assert_eq!(gate.admits(asked.stamp()), Admission::Forward);
-    assert_eq!(gate.without_forwarding().admits(asked.stamp()), Admission::Standby);
+    assert_eq!(gate.of_iscsi().admits(asked.stamp()), Admission::Forward);
+    assert_eq!(gate.of_nvme().admits(asked.stamp()), Admission::Standby, "it has no portal");
     let Access(states) = Access::of(&reached);
     let expected = [AccessState::NonOptimized, AccessState::NonOptimized, AccessState::Optimized];
     assert_eq!(states.iter().map(|(_, state)| *state).collect::<Vec<_>>(), expected);
@@ -831,12 +835,12 @@ fn a_standby_passes_on_what_was_sent_in_the_epoch_of_an_owner_that_can_be_reache
 #[test]
 fn a_gateway_that_finds_itself_in_the_record_passes_nothing_on_and_an_owner_tells_its_portal() {
     let mut own = record(4, Some(1));
-    own.owner.as_mut().unwrap().portal = Some(portal(1));
+    own.owner.as_mut().unwrap().portals = portals(1);
     let bench = Bench::standby(&own);
     assert!(!bench.gateway.gate().is_through());
     let bench = Bench::owner();
     let owner = bench.gateway.record().and_then(|record| record.owner.clone()).unwrap();
-    assert_eq!(owner.portal, Some(portal(1)));
+    assert_eq!(owner.portals, portals(1));
 }
 
 /// The operation of the first action that is one of these.

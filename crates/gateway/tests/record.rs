@@ -4,7 +4,7 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, SocketAddrV6};
 
 use lunet_gateway::{
     Access, AccessState, ClientName, Contents, Epoch, GatewayId, MAX_VOLUMES, Malformed, Message,
-    Owner, Port, Record, Registered, Reserved, Response, Sanitize, Taker, Volume,
+    Owner, Port, Portals, Record, Registered, Reserved, Response, Sanitize, Taker, Volume,
 };
 use lunet_reservations::{Kind, Register, Registrant, Reservations};
 use proptest::collection::vec;
@@ -52,7 +52,7 @@ prop_compose! {
         revision in 0_u64..1 << 60,
         owner in 0_u8..3,
         taken in any::<bool>(),
-        portal in portal(),
+        (iscsi, nvme) in (portal(), portal()),
         secret in any::<[u8; 32]>(),
         id in 0_u16..4,
         target in "[a-z.:]{1,60}",
@@ -60,7 +60,7 @@ prop_compose! {
     ) -> Record {
         let client = ClientName { address: format!("192.0.2.{id}:0/7"), lock: "client.7".into() };
         let taker = Taker { gateway: GatewayId(id), client: client.clone() };
-        let owned = Owner { gateway: GatewayId(id), client, portal };
+        let owned = Owner { gateway: GatewayId(id), client, portals: Portals { iscsi, nvme } };
         let ports = (0..4).map(|n| Port { gateway: GatewayId(n), group: n + 1, relative: n + 1 });
         let sanitize = [
             Sanitize::None,
@@ -148,7 +148,7 @@ proptest! {
         prop_assert_eq!(count(AccessState::Optimized), usize::from(record.owner.is_some()));
         prop_assert_eq!(count(AccessState::Transitioning), usize::from(record.heir.is_some()));
         // The others pass commands on, all of them or none.
-        let reached = record.owner.is_some_and(|owner| owner.portal.is_some());
+        let reached = record.owner.is_some_and(|owner| owner.portals.iscsi.is_some());
         let others = [count(AccessState::NonOptimized), count(AccessState::Standby)];
         prop_assert_eq!(others[usize::from(reached)], 0);
     }
@@ -188,7 +188,8 @@ fn what_makes_no_sense_is_not_written() {
     twice.contents.volumes = vec![volume(1), volume(1)];
     let mut both = plain();
     let client = ClientName { address: "a".into(), lock: "b".into() };
-    both.owner = Some(Owner { gateway: GatewayId(0), client: client.clone(), portal: None });
+    both.owner =
+        Some(Owner { gateway: GatewayId(0), client: client.clone(), portals: Portals::default() });
     both.heir = Some(GatewayId(1));
     let mut shared = plain();
     let port = |gateway, relative| Port { gateway: GatewayId(gateway), group: 1, relative };
@@ -199,7 +200,8 @@ fn what_makes_no_sense_is_not_written() {
     let reached = |portal: SocketAddr| {
         let mut record = plain();
         let (gateway, client) = (GatewayId(0), client.clone());
-        record.owner = Some(Owner { gateway, client, portal: Some(portal) });
+        record.owner =
+            Some(Owner { gateway, client, portals: Portals { iscsi: None, nvme: Some(portal) } });
         record
     };
     let any = reached((Ipv4Addr::UNSPECIFIED, 3260).into());

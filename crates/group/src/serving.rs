@@ -1,12 +1,11 @@
 //! What a server does for a group.
 
-use std::net::SocketAddr;
 use std::sync::Arc;
 use std::sync::mpsc::Sender;
 
 use lunet_gateway::{
-    Access, Action, Answer, Attention, Epoch, Gate, Input, Notice, OpId, Order, Record, Refusal,
-    Registered, Reply, Request,
+    Access, Action, Answer, Attention, Epoch, Gate, Input, Notice, OpId, Order, Portals, Record,
+    Refusal, Registered, Reply, Request,
 };
 use lunet_rbd::Image;
 
@@ -77,7 +76,7 @@ pub trait Serving: Send {
     /// The owner of this epoch is another gateway, or nobody. Commands that the gate lets
     /// [through](lunet_gateway::Admission::Forward) go to that portal from here on; what was passed on in an earlier epoch and
     /// was not answered is not answered any more.
-    fn reach(&mut self, epoch: Epoch, owner: Option<SocketAddr>);
+    fn reach(&mut self, epoch: Epoch, owner: Portals);
 
     /// Access states of the target port groups, as they are reported from now on.
     fn access(&mut self, epoch: Epoch, access: &Access);

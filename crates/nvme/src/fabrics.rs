@@ -5,6 +5,7 @@ use crate::command::{Completion, FABRICS, Sgl, Sqe};
 use crate::name::{NQN_FIELD, field_of_nqn, nqn_of_field};
 use crate::pdu::U16;
 use crate::status::Status;
+use crate::through::Through;
 use alloc::string::String;
 use core::mem::{offset_of, size_of};
 use core::time::Duration;
@@ -120,6 +121,8 @@ pub struct Connect {
     pub subnqn: String,
     /// The host.
     pub hostnqn: String,
+    /// The gateway of a failover group that it comes through, see [`Through`].
+    pub through: Option<Through>,
 }
 
 /// Connect is refused because of a field of the command, at this offset.
@@ -166,7 +169,11 @@ impl Connect {
             nqn_of_field(&data.subnqn).map_err(|_| in_data(offset_of!(ConnectData, subnqn)))?;
         let hostnqn = nqn_of_field(&data.hostnqn).map_err(|_| Self::WRONG_HOST_NQN)?;
         let cntlid = data.cntlid.get();
-        if (qid == 0) != (cntlid == ANY_CONTROLLER) {
+        let through = Through::read(&data.reserved);
+        if through.is_some() && qid != 1 {
+            return Err(Self::WRONG_QUEUE);
+        }
+        if (qid == 0 || through.is_some()) != (cntlid == ANY_CONTROLLER) {
             return Err(Self::WRONG_CONTROLLER);
         }
         Ok(Self {
@@ -178,6 +185,7 @@ impl Connect {
             cntlid,
             subnqn: subnqn.into(),
             hostnqn: hostnqn.into(),
+            through,
         })
     }
 
@@ -190,13 +198,16 @@ impl Connect {
         sqe.set_cdw(0, u32::from(self.qid) << 16);
         sqe.set_cdw(1, u32::from(self.sqsize) | u32::from(cattr) << 16);
         sqe.set_cdw(2, u32::try_from(self.kato.as_millis()).unwrap_or(u32::MAX));
-        let data = ConnectData {
+        let mut data = ConnectData {
             host_id: self.host_id,
             cntlid: U16::new(self.cntlid),
             subnqn: field_of_nqn(&self.subnqn),
             hostnqn: field_of_nqn(&self.hostnqn),
             ..ConnectData::default()
         };
+        if let Some(through) = &self.through {
+            through.write(&mut data.reserved);
+        }
         (sqe, data)
     }
 }
@@ -382,6 +393,7 @@ mod tests {
             cntlid: ANY_CONTROLLER,
             subnqn: "nqn.2026-11.org.lunet:a".into(),
             hostnqn: "nqn.2026-11.org.lunet:host".into(),
+            through: None,
         }
     }
 
@@ -484,7 +496,7 @@ mod tests {
             let cntlid = if qid == 0 { ANY_CONTROLLER } else { cntlid };
             let kato = Duration::from_millis(u64::from(kato));
             let connect =
-                Connect { qid, sqsize, no_sq_flow, kato, host_id, cntlid, subnqn, hostnqn };
+                Connect { qid, sqsize, no_sq_flow, kato, host_id, cntlid, subnqn, hostnqn, through: None };
             let (sqe, data) = connect.encode();
             prop_assert_eq!(Connect::decode(&sqe, &data), Ok(connect));
         }

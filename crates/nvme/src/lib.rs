@@ -40,4 +40,7 @@ pub mod rdma;
 pub mod reservation;
 pub mod status;
 mod stream;
+mod through;
 pub mod transmit;
+
+pub use through::Through;

@@ -230,6 +230,7 @@ pub fn run(data: &[u8]) {
             cntlid: 1,
             subnqn: "s".into(),
             hostnqn: "h".into(),
+            through: None,
         };
         let (sqe, data) = connect.encode();
         let mut capsule = CapsuleCmd::default();

@@ -105,6 +105,7 @@ pub fn run(data: &[u8]) {
         cntlid: 1,
         subnqn: "s".into(),
         hostnqn: "h".into(),
+        through: None,
     };
     let options = Options {
         connect,

@@ -193,6 +193,7 @@ fn connect() -> Connect {
         cntlid: 1,
         subnqn: "nqn.2026-11.org.lunet:a".into(),
         hostnqn: "nqn.2026-11.org.lunet:host".into(),
+        through: None,
     }
 }
 

@@ -6,8 +6,8 @@ use std::time::Duration;
 
 use lunet_gateway::{
     Action, Admission, Answer, Change, ClientName, Config, Contents, Epoch, Failure, Gate, Gateway,
-    GatewayId, Input, Link, Notice, NotifyId, OpId, Record, Refusal, Reply, Request, Reserved,
-    Stamp, Turn, Volume, Way,
+    GatewayId, Input, Link, Notice, NotifyId, OpId, Portals, Record, Refusal, Reply, Request,
+    Reserved, Stamp, Turn, Volume, Way,
 };
 use lunet_reservations::{Kind as Reservation, Register, Registrant, Reservations};
 
@@ -134,8 +134,8 @@ pub struct Command {
 impl Node {
     /// A gateway that starts.
     pub fn new(number: usize, now: Time, relays: bool) -> Self {
-        let portal = relays.then(|| portal_of(number));
-        let config = Config { me: GatewayId(number as u16), rank: number as u32, portal };
+        let portals = Portals { iscsi: relays.then(|| portal_of(number)), nvme: None };
+        let config = Config { me: GatewayId(number as u16), rank: number as u32, portals };
         Self {
             incarnation: 0,
             alive: true,
@@ -332,7 +332,7 @@ impl World {
             Action::Gate(gate) => self.gate_changes(gateway, gate),
             Action::Reach(epoch, to) => {
                 let gateways = 0..self.nodes.len();
-                let to = gateways.into_iter().find(|other| to == Some(portal_of(*other)));
+                let to = gateways.into_iter().find(|other| to.iscsi == Some(portal_of(*other)));
                 self.nodes[gateway].reach = to.map(|to| (epoch, to));
             }
             Action::StopAnswering(_) => {

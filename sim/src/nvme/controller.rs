@@ -117,6 +117,7 @@ impl Settings {
             cntlid,
             subnqn: self.subsystem.into(),
             hostnqn: self.nqn.clone(),
+            through: None,
         };
         Options {
             connect,

@@ -32,8 +32,8 @@ use lunet_volume::VolumeId;
 
 pub use self::keep::{Keep, Kept};
 pub use self::relay::{
-    Answered, Charge, Full, Going, Load, MAX_DATA, News, OnWay, Relay, RelayFor, RelayNews,
-    RelayRequest, Relayed, Relays, TakesRelayed, Ways, accounts, algorithms, credentials,
+    Answered, Charge, Full, Function, Going, Iscsi, Load, MAX_DATA, News, OnWay, Relay, RelayFor,
+    RelayNews, RelayRequest, Relayed, Relays, Ways, accounts, algorithms, credentials,
 };
 use self::request::Prepared;
 pub use self::request::{

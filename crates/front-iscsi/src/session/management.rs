@@ -163,7 +163,8 @@ impl OwnersPart {
     fn asks(self, part: Part) {
         let Self { relays, relay, function, lun, ticket } = self;
         let done = Box::new(part);
-        (relays.takes)(RelayRequest::Manage { relay, function, lun, ticket, done });
+        let function = crate::group::Function { function, lun, ticket };
+        (relays.takes)(RelayRequest::Function(relay, function, done));
     }
 }
 

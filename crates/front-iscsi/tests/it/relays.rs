@@ -34,7 +34,7 @@ fn beside_an_owner() -> Machine {
     record.owner = Some(Owner {
         gateway: GatewayId(2),
         client: ClientName { address: "192.0.2.8:0/1".into(), lock: "client.1".into() },
-        portal: Some(([192, 0, 2, 8], 3260).into()),
+        portals: Portals { iscsi: Some(([192, 0, 2, 8], 3260).into()), nvme: None },
     });
     let machine = Machine::of(record);
     assert!(machine.gate().is_through());

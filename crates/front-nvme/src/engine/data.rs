@@ -64,6 +64,9 @@ impl<Fc: Face> Engine<Fc> {
         if self.exec.operations.get(id).is_none() {
             return;
         }
+        if self.relayed_data(conn, (id, tag), &buf[..len as usize]) {
+            return;
+        }
         if matches!(self.exec.operations[id].command.job, Job::Fused(_)) {
             return self.fused_arrived(conn, id, tag, buf);
         }
@@ -75,7 +78,10 @@ impl<Fc: Face> Engine<Fc> {
     /// The data of a command was damaged: nothing more will come.
     pub fn transfer_failed(&mut self, conn: &mut Conn, tag: Tag) {
         let Some(id) = conn.front.task(tag) else { return };
-        let Some(task) = self.exec.operations.get_mut(id) else { return };
+        if self.exec.operations.get(id).is_none() || self.relayed_broke(conn, id, tag) {
+            return;
+        }
+        let task = &mut self.exec.operations[id];
         task.requests.expect_nothing();
         fail(task, Status::TRANSPORT);
         self.pump(conn, id);

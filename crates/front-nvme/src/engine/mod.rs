@@ -8,6 +8,7 @@ mod data;
 mod forward;
 mod fused;
 mod gate;
+mod relay;
 mod reserve;
 mod start;
 mod task;
@@ -216,7 +217,7 @@ impl<Fc: Face> Engine<Fc> {
             Job::Copy(_) => self.pump_copy(conn, id),
             Job::Await(awaited) if awaited.left > 0 => Progress::Waits,
             // Its end comes from the owner, unless it has failed before.
-            Job::Forwarded(_) => Progress::Waits,
+            Job::Forwarded(_) | Job::Relayed(_) => Progress::Waits,
             Job::Await(_) | Job::FlushAll(_) | Job::ShutDown { .. } => {
                 self.exec.pump_alone(id, Some(conn.budget()))
             }

@@ -5,6 +5,7 @@ use std::marker::PhantomData;
 use lunet_block::{Error, Op};
 use lunet_nvme::controller::Tag;
 use lunet_nvme::status::Status;
+use lunet_relay::Going;
 use lunet_server::conn::ConnId;
 use lunet_volume::reserve::Wanted;
 use lunet_volume::{Command, Face, Failure, Operation, VolumeId};
@@ -12,6 +13,7 @@ use lunet_volume::{Command, Face, Failure, Operation, VolumeId};
 use super::copy::Copy;
 use super::forward::Forwarded;
 use super::fused::Pair;
+use super::relay::Relaying;
 
 /// A command on its way to its answer, with its work on the storage.
 pub type Task<Fc> = Operation<NvmeCommand<Fc>>;
@@ -28,6 +30,8 @@ pub struct NvmeCommand<Fc> {
     pub status: Option<Status>,
     /// What it has changed is to be stable before it is answered, and its requests do not see to that.
     pub flushes: bool,
+    /// It is a change that goes by the way of a group's host.
+    pub going: Option<Going>,
     /// What it does.
     pub job: Job,
     face: PhantomData<fn() -> Fc>,
@@ -67,6 +71,8 @@ pub enum Job {
     Await(Awaited),
     /// Nothing but to wait for the owner of its failover group.
     Forwarded(Forwarded),
+    /// The same, as the owner executes the command.
+    Relayed(Box<Relaying>),
 }
 
 /// State of [`Job::Await`].
@@ -101,6 +107,7 @@ impl<Fc> Default for NvmeCommand<Fc> {
             bytes: 0,
             status: None,
             flushes: false,
+            going: None,
             job: Job::Storage,
             face: PhantomData,
         }
@@ -112,9 +119,9 @@ impl<Fc: Face> Command for NvmeCommand<Fc> {
 
     fn clear(&mut self) {
         // Every field is named, so that none is forgotten.
-        let Self { owner, nsid, bytes, status, flushes, job, face: PhantomData } = self;
+        let Self { owner, nsid, bytes, status, flushes, going, job, face: PhantomData } = self;
         (*owner, *nsid, *bytes, *status, *flushes) = (None, 0, 0, None, false);
-        *job = Job::Storage;
+        (*going, *job) = (None, Job::Storage);
     }
 }
 
@@ -129,6 +136,7 @@ impl<Fc> NvmeCommand<Fc> {
         match &self.job {
             Job::Await(awaited) => awaited.order.is_none(),
             Job::Forwarded(forwarded) => forwarded.is_change(),
+            Job::Relayed(relaying) => relaying.is_sent(),
             _ => false,
         }
     }

@@ -9,21 +9,28 @@
 //! itself alone. What has to be the same through every gateway is what is in the groups, and that is a namespace each.
 
 mod link;
+mod relay;
 mod request;
 
 use std::ops::RangeInclusive;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, PoisonError};
 
-use lunet_gateway::{Access, AccessState, Admission, Gate, GatewayId, MAX_PORTS, Port};
+use lunet_gateway::{Access, AccessState, Admission, Epoch, Gate, GatewayId, MAX_PORTS, Port};
+use lunet_nvme::Through;
 use lunet_nvme::fabrics::MAX_CNTLID;
 use lunet_nvme::log::AnaState;
 use lunet_nvme::status::Status;
 use lunet_os::sync::{Mutex, MutexGuard};
+use lunet_relay::Ways;
 use lunet_server::part::Part;
 use lunet_volume::{Face, Volume, VolumeId};
 
-pub use self::link::Gated;
+pub use self::link::{Gated, Good, Relay};
+pub use self::relay::{
+    Answered, ENTRIES, EXCHANGE, HASH, News, Nvme, RelayFor, RelayNews, RelayRequest, Relayed,
+    RelayedPart, Relays, names, secrets,
+};
 use self::request::Prepared;
 pub use self::request::{
     Body, Execution, GroupRequest, Said, TakesRequests, busy, report, volume_of,
@@ -102,8 +109,15 @@ impl<Fc: Face> GroupHandle<Fc> {
         let id = GroupId(NEXT.fetch_add(1, Ordering::Relaxed));
         let (members, prepared) = (Arc::new(members), Arc::default());
         let group = Self { handle: handle.clone(), id, members, prepared };
-        group.order(&Order::Begin { members: group.members.clone(), gate }, done);
+        let ways = Arc::default();
+        group.order(&Order::Begin { members: group.members.clone(), gate, ways }, done);
         Ok(group)
+    }
+
+    /// Commands that the gate lets [through](lunet_gateway::Admission::Forward) are passed on from now on, and other gateways
+    /// that pass commands on show by the secret that they are some.
+    pub fn relay(&self, relays: Relays, done: impl FnOnce() + Send + Sync + 'static) {
+        self.order(&Order::Relays(Arc::new(relays)), done);
     }
 
     /// Each shard goes by this gate from now on. Commands that wait there and have not been begun are asked once more.
@@ -221,7 +235,11 @@ pub enum Order {
         members: Arc<Members>,
         /// Its gate.
         gate: Gate,
+        /// By which gateway each of its hosts comes.
+        ways: Arc<Ways>,
     },
+    /// Commands are passed on that way.
+    Relays(Arc<Relays>),
     /// Its gate has changed.
     Gate(Gate),
     /// The same, and nothing is answered.
@@ -248,7 +266,7 @@ pub struct Groups(Vec<Group>);
 
 /// A group, as a shard knows it.
 pub struct Group {
-    id: GroupId,
+    pub(super) id: GroupId,
     /// What it is made of.
     pub members: Arc<Members>,
     /// Its gate.
@@ -263,13 +281,33 @@ pub struct Group {
     pub takes: Option<TakesRequests>,
     /// Volumes whose reservations are being changed.
     pub held: Vec<VolumeId>,
+    /// Where commands go that the gate lets through.
+    pub relays: Option<Arc<Relays>>,
+    /// By which gateway each of its hosts comes.
+    pub ways: Arc<Ways>,
+    /// The way back to this shard for relays.
+    pub news: RelayNews,
 }
 
 impl Group {
     /// A group whose record nobody has read yet.
-    pub fn new(id: GroupId, members: Arc<Members>, gate: Gate) -> Self {
+    pub fn new(
+        (id, members): (GroupId, Arc<Members>),
+        gate: Gate,
+        ways: Arc<Ways>,
+        news: RelayNews,
+    ) -> Self {
         let (known, drains, held) = (Vec::new(), Vec::new(), Vec::new());
-        Self { id, members, gate, access: None, known, drains, takes: None, held }
+        let (access, takes, relays) = (None, None, None);
+        Self { id, members, gate, access, known, drains, takes, held, relays, ways, news }
+    }
+
+    /// The group's secret, if a gateway may have a host's commands executed here that it passes on.
+    pub fn lets_through(&self, through: &Through) -> Option<&[u8; 32]> {
+        let owns = self.gate.is_open() && self.gate.epoch() == Epoch(through.epoch);
+        let other = GatewayId(through.gateway) != self.members.gateway;
+        let relays = self.relays.as_ref().filter(|_| owns && other)?;
+        Some(&relays.secret)
     }
 
     /// Its volumes by their slots: those of this world, and those that were removed since.
@@ -299,8 +337,10 @@ impl Group {
     /// nothing.
     pub fn state(&self) -> AnaState {
         match self.access {
-            Some(AccessState::Optimized) if !self.is_closed() => AnaState::Optimized,
             Some(AccessState::Transitioning) => AnaState::Change,
+            // The record has told of another owner, or is about to.
+            Some(_) if self.gate.is_through() => AnaState::NonOptimized,
+            Some(AccessState::Optimized) if !self.is_closed() => AnaState::Optimized,
             _ => AnaState::Inaccessible,
         }
     }
@@ -349,9 +389,13 @@ impl Groups {
     }
 
     /// What a connection has to know whose Connect to a subsystem is answered now. `None` if that is in no group.
-    pub fn connected(&self, nqn: &str) -> Option<Box<Gated>> {
-        let group = self.of(nqn)?;
-        Some(Box::new(Gated::new(group.id, &group.gate)))
+    pub fn connected(
+        &self,
+        nqn: &str,
+        host: &str,
+        through: Option<GatewayId>,
+    ) -> Option<Box<Gated>> {
+        Some(Box::new(Gated::new(self.of(nqn)?, host, through)))
     }
 
     /// The identifiers that controllers of a subsystem may have.

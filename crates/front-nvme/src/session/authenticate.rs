@@ -24,7 +24,7 @@ use lunet_volume::Face;
 use zeroize::Zeroizing;
 
 use super::connect::established;
-use super::{Conn, Shard};
+use super::{Conn, Shard, through};
 use crate::config::{Concatenation, Host};
 use crate::connection::{Authentication, complete, send_page};
 use crate::generated::Made;
@@ -197,6 +197,9 @@ fn look<Fc: Face>(shard: &mut Shard<Fc>, slot: ConnId) {
     }
     if !auth.responder.is_done() {
         return;
+    }
+    if !through::is_renewed(conn) {
+        return shard.drain(slot);
     }
     let (first, again) = (conn.front.auth.take(), conn.front.again.take());
     if let Some(queue) = &mut conn.front.queue {

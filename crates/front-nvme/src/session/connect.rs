@@ -27,7 +27,7 @@ const TRANSITION: u8 = 10;
 const QUEUES_TO_COME: usize = 16;
 
 /// Why a Connect is refused: what the host is told, and what the log says.
-struct Refusal(Completion, &'static str);
+pub(super) struct Refusal(pub(super) Completion, pub(super) &'static str);
 
 /// A host makes a queue.
 pub(super) fn connect<Fc: Face>(shard: &mut Shard<Fc>, slot: ConnId, connect: Box<Connect>) {
@@ -49,6 +49,8 @@ pub(super) fn connect<Fc: Face>(shard: &mut Shard<Fc>, slot: ConnId, connect: Bo
         let why =
             "by TLS the host has proved to be another one, or to be there for another subsystem";
         Err(Refusal(Status::CONNECT_HOST.into(), why))
+    } else if let Some(through) = &connect.through {
+        super::through::queue(shard, slot, (&connect, through))
     } else if connect.qid == 0 {
         admin_queue(shard, slot, &connect)
     } else {
@@ -145,12 +147,12 @@ fn has_to_come_back<Fc: Face>(shard: &Shard<Fc>, conn: &Conn, host: &Host, qid: 
 }
 
 /// What carries a connection.
-const fn transport(conn: &Conn) -> Transport {
+pub(super) const fn transport(conn: &Conn) -> Transport {
     if conn.front.asked.is_some() { Transport::Rdma } else { Transport::Tcp }
 }
 
 /// Who asks for a place.
-fn applicant<Fc: Face>(shard: &Shard<Fc>, slot: ConnId) -> Applicant {
+pub(super) fn applicant<Fc: Face>(shard: &Shard<Fc>, slot: ConnId) -> Applicant {
     let client = shard.core.throttle.client(shard.conns[slot].peer.ip());
     Applicant { client, proven: false }
 }
@@ -223,7 +225,7 @@ fn admin_queue<Fc: Face>(
     let queue = Queue { qid, member, subsystem, namespaces, told, since, logged, proven };
     conn.front.queue = Some(queue);
     // Before the answer: the host sends nothing before it has that.
-    conn.front.gated = shard.front.groups.connected(&connect.subnqn);
+    conn.front.gated = shard.front.groups.connected(&connect.subnqn, &connect.hostnqn, None);
     let paths = super::identify::paths(&shard.front, conn);
     conn.front.admin = Some(Box::new(Admin::new(controller, paths)));
     shard.front.protocol.controllers += 1;
@@ -256,7 +258,7 @@ fn io_queue<Fc: Face>(
     let queue = Queue { qid, member, subsystem, namespaces, told, since, logged, proven };
     let front = &mut shard.conns[slot].front;
     front.queue = Some(queue);
-    front.gated = shard.front.groups.connected(&connect.subnqn);
+    front.gated = shard.front.groups.connected(&connect.subnqn, &connect.hostnqn, None);
     begin(shard, slot);
     Ok(true)
 }

@@ -271,6 +271,7 @@ impl<Fc: Face> Front for Engine<Fc> {
         }
         if conn.front.gated.is_some() {
             self.forget_held(slot);
+            self.close_relay(conn);
         }
         if self.draining {
             self.look_drained();

@@ -1,21 +1,33 @@
 //! Orders of a failover group's thread, on one shard.
 
-use lunet_gateway::{Admission, Gate};
+use std::sync::Arc;
+
+use lunet_gateway::{Admission, Gate, GatewayId};
 use lunet_nvme::controller::Tag;
 use lunet_server::conn::ConnId;
 use lunet_server::part::Part;
 use lunet_volume::Face;
 
 use super::messages::end_command;
-use super::{Shard, admin};
-use crate::group::{Gated, Group, GroupId, GroupMessage, Order};
+use super::{Conn, Shard, admin};
+use crate::group::{Gated, Group, GroupId, GroupMessage, News, Order, Relay, RelayNews};
+use crate::message::Message;
 use lunet_nvme::status::Status;
 
 /// Carries an order out.
 pub(super) fn carry_out<Fc: Face>(shard: &mut Shard<Fc>, message: GroupMessage) {
     let GroupMessage { group, order, part } = message;
     match order {
-        Order::Begin { members, gate } => begin(shard, Group::new(group, members, gate), group),
+        Order::Begin { members, gate, ways } => {
+            let mailbox = shard.core.mailboxes()[shard.number].clone();
+            let news: RelayNews = Arc::new(move |news| mailbox.tell(Message::Relay(news)));
+            begin(shard, Group::new((group, members), gate, ways, news), group);
+        }
+        Order::Relays(relays) => {
+            if let Some(group) = shard.front.groups.get_mut(group) {
+                group.relays = Some(relays);
+            }
+        }
         Order::Gate(gate) => set_gate(shard, group, gate),
         Order::StopAnswering(gate) => {
             if let Some(group) = shard.front.groups.get_mut(group) {
@@ -82,9 +94,10 @@ fn begin<Fc: Face>(shard: &mut Shard<Fc>, group: Group, id: GroupId) {
     let slots: Vec<ConnId> = shard.conns.iter().map(|(slot, _)| slot).collect();
     for slot in slots {
         let front = &mut shard.conns[slot].front;
-        let subsystem = front.queue.as_ref().and_then(|queue| queue.subsystem.as_ref());
-        if subsystem.is_some_and(|subsystem| group.has(&subsystem.nqn)) {
-            front.gated = Some(Box::new(Gated::new(id, &gate)));
+        let Some(queue) = &front.queue else { continue };
+        if queue.subsystem.as_ref().is_some_and(|subsystem| group.has(&subsystem.nqn)) {
+            let through = front.through.map(|through| GatewayId(through.gateway));
+            front.gated = Some(Box::new(Gated::new(&group, &queue.member.host.nqn, through)));
         }
     }
     shard.front.groups.add(group);
@@ -94,6 +107,7 @@ fn begin<Fc: Face>(shard: &mut Shard<Fc>, group: Group, id: GroupId) {
 /// The gate of a group has changed: what waits and has not been begun is asked once more.
 fn set_gate<Fc: Face>(shard: &mut Shard<Fc>, group: GroupId, gate: Gate) {
     let Some(known) = shard.front.groups.get_mut(group) else { return };
+    let goes_on = gate.is_through() && known.gate.epoch() == gate.epoch();
     known.gate = gate;
     let refusal = if known.is_closed() { known.refusal() } else { Status::ANA_TRANSITION };
     if gate.is_open() {
@@ -101,6 +115,15 @@ fn set_gate<Fc: Face>(shard: &mut Shard<Fc>, group: GroupId, gate: Gate) {
     }
     for slot in connections(shard, group) {
         // One that ends may have ended others, as all queues of a controller end together.
+        let gated = shard.conns.get(slot).and_then(|conn| conn.front.gated.as_ref());
+        let Some(gated) = gated else { continue };
+        if gated.is_relay && !gated.is_served_by(&gate) {
+            shard.abort(slot);
+            continue;
+        }
+        if !goes_on && gated.relay != Relay::None {
+            end_relay(shard, slot);
+        }
         let gated = shard.conns.get(slot).and_then(|conn| conn.front.gated.as_ref());
         let Some(gated) = gated else { continue };
         // All that was begun before was let in by the gate as it was, with a stamp of its epoch at the latest.
@@ -126,6 +149,51 @@ fn turn_back<Fc: Face>(shard: &mut Shard<Fc>, slot: ConnId, status: Status) {
     for tag in tags {
         end_command(shard, slot, tag, status);
     }
+}
+
+/// The relay of a queue ends with its epoch. Nobody knows what becomes of commands that have gone by it: nothing is said.
+fn end_relay<Fc: Face>(shard: &mut Shard<Fc>, slot: ConnId) {
+    let conn = &mut shard.conns[slot];
+    shard.front.close_relay(conn);
+    if shard.front.relayed_of(conn, None) > 0 {
+        shard.abort(slot);
+    }
+}
+
+/// Something has become of what was passed on.
+pub(super) fn relay_news<Fc: Face>(shard: &mut Shard<Fc>, news: News) {
+    let (number, next, ended) = match news {
+        News::Answered(ticket, answered) => {
+            shard.front.relay_answers(&mut shard.conns, ticket, answered);
+            return shard.front.take_answers(&mut shard.conns);
+        }
+        News::Opened(number) => (number, Relay::Asked(number), false),
+        News::Stale(number) => (number, Relay::None, false),
+        News::Ended(number) => {
+            let lost = |(slot, conn): (ConnId, &Conn)| {
+                (shard.front.relayed_of(conn, Some(number)) > 0).then_some(slot)
+            };
+            let lost: Vec<ConnId> = shard.conns.iter().filter_map(lost).collect();
+            lost.into_iter().for_each(|slot| shard.abort(slot));
+            (number, Relay::None, true)
+        }
+    };
+    let of = |gated: &Gated| gated.relay.number() == Some(number);
+    let is = |conn: &Conn| conn.front.gated.as_deref().is_some_and(of);
+    let found = shard.conns.iter().find(|(_, conn)| is(conn)).map(|(slot, _)| slot);
+    let Some(slot) = found else { return };
+    let conn = &mut shard.conns[slot];
+    conn.front.gated.iter_mut().for_each(|gated| gated.relay = next);
+    if ended {
+        let status = shard.front.unreached(conn);
+        shard.front.turn_back_held(conn, status);
+    } else {
+        let serial = conn.serial;
+        let of = |conn: &Conn| conn.serial == serial;
+        shard.front.go_on_held(&mut shard.conns, |conn, waits| waits.is_none() && of(conn));
+    }
+    shard.touch(slot);
+    shard.front.take_answers(&mut shard.conns);
 }
 
 /// Tells hosts of other states.

@@ -69,6 +69,7 @@ pub(super) fn message<Fc: Face>(shard: &mut Shard<Fc>, message: Message) {
             shard.front.reservation_kept(&mut shard.conns, ticket, result);
         }
         Message::Group(message) => group::carry_out(shard, message),
+        Message::Relay(news) => group::relay_news(shard, news),
     }
 }
 

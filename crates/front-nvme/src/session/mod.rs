@@ -12,6 +12,7 @@ mod messages;
 mod report;
 mod secure;
 mod starve;
+mod through;
 mod view;
 
 use std::sync::atomic::{AtomicBool, Ordering};

@@ -1,6 +1,7 @@
 //! The controllers of a shard, as reports show them.
 
 use std::cell::OnceCell;
+use std::time::Duration;
 
 use lunet_nvme::name::DISCOVERY_NQN;
 use lunet_server::conn::{Phase, Wire};
@@ -18,7 +19,9 @@ pub(super) fn sessions<Fc: Face>(shard: &Shard<Fc>) -> Vec<SessionInfo> {
 }
 
 fn session<Fc: Face>(shard: &Shard<Fc>, conn: &Conn) -> Option<SessionInfo> {
-    let (queue, admin) = (conn.front.queue.as_ref()?, conn.front.admin.as_ref()?);
+    // An admin queue, or the relay of another gateway, which has none.
+    let queue = conn.front.queue.as_ref().filter(|queue| queue.qid == 0)?;
+    let admin = conn.front.admin.as_ref();
     let member = &queue.member;
     let own = QueueInfo { qid: 0, shard: shard.number };
     let others = shard.core.front.registry.queues(member.cntlid).into_iter();
@@ -42,7 +45,7 @@ fn session<Fc: Face>(shard: &Shard<Fc>, conn: &Conn) -> Option<SessionInfo> {
             _ => None,
         },
         digests: (framing.header_digest, framing.data_digest),
-        kato: admin.controller.keep_alive(),
+        kato: admin.map_or(Duration::ZERO, |admin| admin.controller.keep_alive()),
         queues: std::iter::once(own).chain(others).collect(),
         namespaces: queue.namespaces.len(),
         age: shard.front.exec.storage.now.saturating_sub(queue.since),

@@ -11,6 +11,7 @@ use lunet_volume::{Face, VolumeId};
 use super::connect::seen;
 use super::identify::{Way, discovery, of_group, of_path};
 use super::messages::end_command;
+use super::through::origin_of;
 use super::{Conn, Shard, admin};
 use crate::config::{Host, Tls};
 use crate::connection::{Channel, Seen};
@@ -29,9 +30,11 @@ pub(super) fn see<Fc: Face>(shard: &mut Shard<Fc>, slot: ConnId, next: &World<Fc
         return see_discovery(shard, slot, next);
     }
     let home = next.portals.home(conn.portal);
-    let (host, origin) = (queue.member.host.nqn.clone(), conn.origin());
+    let (host, origin) = (queue.member.host.nqn.clone(), origin_of(conn));
     let secured = matches!(conn.front.tls, Channel::Tls(_));
-    let protected = secured || !turns_to_tls(shard, conn.portal, next);
+    // What a host has to prove it has proved at the gateway that it comes through.
+    let vouched = conn.front.through.is_some();
+    let protected = secured || vouched || !turns_to_tls(shard, conn.portal, next);
     let keeps = next.rules.keep_sessions;
     let subsystem = queue.member.subsystem.and_then(|number| next.export(number)).filter(|it| {
         let reached = home.is_some_and(|portal| it.is_reached_through(portal));
@@ -39,7 +42,8 @@ pub(super) fn see<Fc: Face>(shard: &mut Shard<Fc>, slot: ConnId, next: &World<Fc
         // Who has not proved itself by the secret or the key that is asked for now has to connect anew.
         let before = queue.subsystem.as_ref().and_then(|now| now.host(&host));
         let proves = |now: &Host| now.secret.is_some() || now.tls.is_some();
-        let proven = it.host(&host).is_none_or(|now| !proves(now) || before == Some(now));
+        let proven =
+            vouched || it.host(&host).is_none_or(|now| !proves(now) || before == Some(now));
         // One that was kept when the rules changed goes by no later change of others.
         let unchanged = queue.subsystem.as_ref().is_some_and(|now| now.has_hosts_of(it));
         let admitted = unchanged || it.admits(&host, origin) && proven;

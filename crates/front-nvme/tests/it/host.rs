@@ -8,6 +8,7 @@ use std::ops::Range;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use lunet_nvme::auth::chap::Initiator;
 use lunet_nvme::command::{Admin, Completion, GetLog, Identify, Io, Range as Blocks, Sqe};
 use lunet_nvme::digest::Crc32c;
 use lunet_nvme::fabrics::{ANY_CONTROLLER, Connect, Connected, Fabrics, Property};
@@ -106,9 +107,6 @@ impl Queue {
         settings: &Settings,
         (qid, cntlid): (u16, u16),
     ) -> Result<Self, Error> {
-        let stream = TcpStream::connect(address).expect("the server accepts");
-        stream.set_read_timeout(Some(Duration::from_secs(30))).expect("a timeout");
-        stream.set_nodelay(true).expect("no delay");
         let connect = Connect {
             qid,
             sqsize: settings.entries - 1,
@@ -118,6 +116,7 @@ impl Queue {
             cntlid,
             subnqn: settings.subsystem.clone(),
             hostnqn: nqn(settings.host),
+            through: None,
         };
         let options = Options {
             connect,
@@ -128,6 +127,19 @@ impl Queue {
             capsule_data: settings.capsule_data,
             connect_timeout: Duration::from_secs(30),
         };
+        Self::open(address, options, None)
+    }
+
+    /// Connects as that says, and proves to be who it says if that is asked for.
+    pub fn open(
+        address: SocketAddr,
+        options: Options,
+        proof: Option<Initiator>,
+    ) -> Result<Self, Error> {
+        let stream = TcpStream::connect(address).expect("the server accepts");
+        stream.set_read_timeout(Some(Duration::from_secs(30))).expect("a timeout");
+        stream.set_nodelay(true).expect("no delay");
+        let cntlid = options.connect.cntlid;
         let mut queue = Self {
             stream,
             proto: Connection::new(options),
@@ -138,11 +150,13 @@ impl Queue {
             start: Instant::now(),
             cntlid,
         };
+        proof.into_iter().for_each(|proof| queue.proto.authenticate(proof));
         let mut sent = Sent::default();
         queue.proto.start(Duration::ZERO, &mut sent);
         queue.send(sent);
         loop {
             queue.receive();
+            queue.compute();
             match queue.events.pop() {
                 Some(Event::Connected(Connected { cntlid, .. })) => {
                     queue.cntlid = cntlid;
@@ -153,6 +167,18 @@ impl Queue {
                 None => {}
             }
         }
+    }
+
+    /// Computes what an authentication needs.
+    fn compute(&mut self) {
+        let mut sent = Sent::default();
+        while let Some(job) = self.proto.take_job() {
+            let now = self.start.elapsed();
+            let mut cx = Cx { now, tx: &mut sent, events: &mut self.events };
+            self.proto.computed(job.compute(), &mut cx);
+        }
+        self.unsent.extend(sent.0);
+        self.send(Sent::default());
     }
 
     /// Sends, behind what could not be sent yet, as much as the server takes, and takes what it sends meanwhile: a

@@ -15,6 +15,7 @@ mod machine;
 mod queues;
 #[path = "../../../front-iscsi/tests/it/support/record.rs"]
 mod record;
+mod relays;
 mod reservations;
 #[path = "../../../front-iscsi/tests/it/support/stall.rs"]
 mod stall;

@@ -4,6 +4,7 @@ use std::net::SocketAddr;
 use std::path::PathBuf;
 
 use lunet_backends::rbd::{ImageName, Place};
+use lunet_front_nvme::Tls;
 use lunet_gateway::MAX_VOLUMES;
 use lunet_scsi::alua::{AccessState, Alua};
 
@@ -30,6 +31,8 @@ pub struct Group {
     pub rank: u32,
     /// Where other gateways pass commands on to it; `None`: nowhere.
     pub reach: Option<SocketAddr>,
+    /// The same for NVMe.
+    pub reach_nvme: Option<SocketAddr>,
     /// The index of its target in [`Config::targets`](super::Config::targets).
     pub target: usize,
     /// Its volumes and its target are in the cluster.
@@ -166,10 +169,24 @@ pub(super) fn groups(
 impl Seat {
     /// The group, whose target is known.
     fn of_target(self, target: usize, shared: bool, around: &Around<'_>) -> Group {
-        let Self { pending: Pending { name, record, gateway, conf, user, keyring }, rank, reach } =
-            self;
-        let reach = reach.unwrap_or_else(|| first_portal(&around.targets[target], around));
-        Group { name, record, gateway, rank, reach, target, shared, conf, user, keyring }
+        let Self { pending, rank, reach: (reach, reach_nvme) } = self;
+        let Pending { name, record, gateway, conf, user, keyring } = pending;
+        let of = &around.targets[target];
+        let reach = reach.unwrap_or_else(|| first_portal(of, around));
+        let reach_nvme = reach_nvme.unwrap_or_else(|| first_nvme_portal(of, around));
+        Group {
+            name,
+            record,
+            gateway,
+            rank,
+            reach,
+            reach_nvme,
+            target,
+            shared,
+            conf,
+            user,
+            keyring,
+        }
     }
 }
 
@@ -220,8 +237,8 @@ fn all_are_luns(group: &Group, around: &Around<'_>, volumes: &[Found], mistakes:
 struct Seat {
     pending: Pending,
     rank: u32,
-    /// Where other gateways pass commands on to, if the file says so.
-    reach: Option<Option<SocketAddr>>,
+    /// Where other gateways pass commands on to, if the file says so, over iSCSI and NVMe.
+    reach: (Option<Option<SocketAddr>>, Option<Option<SocketAddr>>),
 }
 
 fn seat(name: &str, table: &Section<'_>, mistakes: &mut Mistakes) -> Option<Seat> {
@@ -236,7 +253,11 @@ fn seat(name: &str, table: &Section<'_>, mistakes: &mut Mistakes) -> Option<Seat
     let (conf, user, keyring) = cluster(table, mistakes);
     let gateway = gateway?.value as u16;
     let rank = rank.map_or(u32::from(gateway) - 1, |rank| rank.value as u32);
-    let reach = table.get("reach", &|value| reach_of(&string(value)?), mistakes);
+    let reach = [("reach", "192.0.2.11:3260"), ("reach-nvme", "192.0.2.11:4420")];
+    let reach = reach.map(|(key, such)| {
+        let given = table.get(key, &|value| reach_of(&string(value)?, such), mistakes);
+        given.map(|given| given.value)
+    });
     let record = record?;
     if record.value.image().ends_with(".config") {
         let text = "must not end in \".config\": so does the object with the configuration of another group";
@@ -244,17 +265,21 @@ fn seat(name: &str, table: &Section<'_>, mistakes: &mut Mistakes) -> Option<Seat
     }
     let (name, record) = (name.to_owned(), record.value);
     let pending = Pending { name, record, gateway, conf, user, keyring };
-    Some(Seat { pending, rank, reach: reach.map(|given| given.value) })
+    Some(Seat { pending, rank, reach: reach.into() })
 }
 
 /// Where other gateways pass commands on to.
-fn reach_of(text: &str) -> Result<Option<SocketAddr>, String> {
+fn reach_of(text: &str, such: &str) -> Result<Option<SocketAddr>, String> {
     if text == "none" {
         return Ok(None);
     }
-    let wanted = "must be an address and a port that other gateways reach, such as \"192.0.2.11:3260\", or \"none\"";
-    let address: SocketAddr = text.parse().map_err(|_| wanted.to_owned())?;
-    if is_reached(&address) { Ok(Some(address)) } else { Err(wanted.to_owned()) }
+    let address = text.parse().ok().filter(is_reached);
+    let wanted = || {
+        format!(
+            "must be an address and a port that other gateways reach, such as \"{such}\", or \"none\""
+        )
+    };
+    address.map(Some).ok_or_else(wanted)
 }
 
 /// True for what somebody else can connect to, and what a record has.
@@ -270,6 +295,15 @@ fn first_portal(target: &Target, around: &Around<'_>) -> Option<SocketAddr> {
     let leading = all.filter(|(at, _)| leads(*at)).map(|(_, portal)| &portal.value);
     let mut streams = leading.filter(|portal| portal.transports.tcp());
     streams.next().map(|portal| portal.address).filter(is_reached)
+}
+
+/// The first portal of the subsystem that a target is over NVMe which others reach, without TLS.
+fn first_nvme_portal(target: &Target, around: &Around<'_>) -> Option<SocketAddr> {
+    let mut subsystems = around.subsystems.iter();
+    let one = subsystems.find(|one| one.target.as_ref() == Some(&target.name))?;
+    let plain = |portal: &&Portal| portal.transports.tcp() && portal.tls != Tls::Required;
+    let mut all = leading(one, around.portals).filter(plain);
+    all.next().map(|portal| portal.address).filter(is_reached)
 }
 
 /// The index of its one target.

@@ -307,6 +307,7 @@ pub const GROUP: Table = Table {
         key("shared", "boolean", "false"),
         key("rank", "integer", "(gateway, less 1)"),
         key("reach", "string", "(first portal of the target)"),
+        key("reach-nvme", "string", "(first NVMe portal of the target)"),
         key("ceph-conf", "path", "\"/etc/ceph/ceph.conf\""),
         key("ceph-user", "string", "\"admin\""),
         key("ceph-keyring", "path", "(by ceph-conf)"),

@@ -925,6 +925,31 @@ fn a_gateway_has_a_number_and_a_target_whose_volumes_are_its_groups() {
 }
 
 #[test]
+fn a_gateway_is_reached_by_the_first_portals_of_its_target() {
+    let with = |nvme: &str, more: &str| {
+        let text = group(
+            "alua = 'implicit'",
+            &format!("tag = 2\n[[portal]]\naddress = '192.0.2.1'\ntransport = 'nvme-tcp'\n{nvme}"),
+            "backend = 'rbd'\nimage = 'rbd://p/a'",
+            "luns = ['b', 'a']\nprotocols = ['iscsi', 'nvme']",
+            more,
+        );
+        check(&text).map(|config| (config.groups[0].reach, config.groups[0].reach_nvme))
+    };
+    let address = |text: &str| Some(text.parse().unwrap());
+    let iscsi = address("192.0.2.1:3260");
+    assert_eq!(with("", ""), Ok((iscsi, address("192.0.2.1:4420"))));
+    // Gateways have no keys of TLS.
+    let second = "tls = 'required'\n[[portal]]\naddress = '192.0.2.2'\ntransport = 'nvme-tcp'";
+    assert_eq!(with(second, ""), Ok((iscsi, address("192.0.2.2:4420"))));
+    assert_eq!(with("", "reach-nvme = 'none'"), Ok((iscsi, None)));
+    let named = "reach = 'none'\nreach-nvme = '192.0.2.7:4421'";
+    assert_eq!(with("", named), Ok((None, address("192.0.2.7:4421"))));
+    let wrong = with("", "reach-nvme = '0.0.0.0:4420'").unwrap_err();
+    assert!(wrong[0].text.contains("such as \"192.0.2.11:4420\""), "{wrong:?}");
+}
+
+#[test]
 fn what_gateways_could_differ_in_is_refused() {
     let rbd = "backend = 'rbd'\nimage = 'rbd://p/a'";
     let of = |server: &str, portal: &str, volume: &str, target: &str, more: &str| {

@@ -4,7 +4,7 @@ use std::sync::mpsc::sync_channel;
 use std::sync::{Arc, PoisonError};
 
 use anyhow::{Context, Result};
-use lunet_front_iscsi::{FAMILIES, GroupRequest, Keep, LogicalUnit, Relays};
+use lunet_front_iscsi::{FAMILIES, GroupRequest, Keep, LogicalUnit};
 use lunet_front_nvme::{GroupRequest as NvmeRequest, Members, busy_answer};
 use lunet_gateway::{
     Access, Answer, Attention, Gate, GatewayId, Port, Record, Registered, Reserved,
@@ -13,6 +13,7 @@ use lunet_group::Handle;
 use lunet_os::sync::Mutex;
 use lunet_server::part::Part;
 
+use super::relay;
 use crate::second;
 
 /// Gives an order to all shards, and waits until each has done its part. A shard that ends has none left.
@@ -51,6 +52,13 @@ impl From<lunet_front_nvme::Execution> for Execution {
 enum Changing {
     Iscsi([u8; 16]),
     Nvme([u8; 16]),
+}
+
+/// The threads that pass a group's commands on.
+pub(super) struct Relays {
+    pub(super) iscsi: relay::Handle<relay::Initiator>,
+    /// Where there is a subsystem.
+    pub(super) nvme: Option<relay::Handle<relay::Host>>,
 }
 
 /// A group's shards.
@@ -107,13 +115,16 @@ impl Fronts {
     }
 
     /// Commands are passed on that way from now on.
-    pub(super) fn relay(&self, relays: Relays) {
-        wait(|done| self.iscsi.relay(relays, done));
+    pub(super) fn relay(&self, relays: &Relays, secret: [u8; 32]) {
+        wait(|done| self.iscsi.relay(relays.iscsi.relays(secret), done));
+        for (nvme, relays) in self.nvme.iter().zip(&relays.nvme) {
+            wait(|done| nvme.relay(relays.relays(secret), done));
+        }
     }
 
     pub(super) fn set_gate(&self, gate: Gate) {
-        wait(|done| self.iscsi.set_gate(gate, done));
-        let gate = gate.without_forwarding();
+        wait(|done| self.iscsi.set_gate(gate.of_iscsi(), done));
+        let gate = gate.of_nvme();
         self.nvme.iter().for_each(|nvme| wait(|done| nvme.set_gate(gate, done)));
     }
 

@@ -14,12 +14,12 @@ use std::time::Duration;
 use anyhow::{Context, Result, bail};
 use lunet_api::{Code, Done, GroupState};
 use lunet_front_iscsi::Handle;
-use lunet_gateway::{Condition, Epoch, Gateway, GatewayId, Order};
+use lunet_gateway::{Condition, Epoch, Gateway, GatewayId, Order, Portals};
 use lunet_group::{Agrees, Said, Shares, Status};
 use lunet_os::sync::{Mutex, MutexGuard};
 
 use self::agreement::{Expected, record_of};
-use self::fronts::Fronts;
+use self::fronts::{Fronts, Relays};
 use self::serving::Server;
 use self::sharing::{Taker, Writers};
 use crate::config::{self, Config, Group, Pending};
@@ -416,6 +416,23 @@ fn told(status: &Status) -> String {
     format!("this gateway {is}; epoch {}, owned by {owner}", status.epoch.0)
 }
 
+/// Where other gateways pass commands on to this one. It is told once if they do not.
+fn portals(group: &Group, over_nvme: bool) -> Portals {
+    if group.reach.is_none() {
+        tracing::info!(
+            group = %group.name,
+            "other gateways pass no commands on to this one: it has no address that they reach (`reach`)"
+        );
+    }
+    if over_nvme && group.reach_nvme.is_none() {
+        tracing::info!(
+            group = %group.name,
+            "other gateways pass no commands of NVMe on to this one: it has no address that they reach (`reach-nvme`)"
+        );
+    }
+    Portals { iscsi: group.reach, nvme: group.reach_nvme.filter(|_| over_nvme) }
+}
+
 fn start(
     config: &Config,
     group: &Group,
@@ -424,17 +441,13 @@ fn start(
 ) -> Result<Running> {
     let target = config.targets[group.target].name.as_str();
     let (me, rank) = (GatewayId(group.gateway), group.rank);
-    let me = lunet_gateway::Config { me, rank, portal: group.reach };
-    if group.reach.is_none() {
-        tracing::info!(
-            group = %group.name,
-            "other gateways pass no commands on to this one: it has no address that they reach (`reach`)"
-        );
-    }
+    let subsystem = config.nvme.of_target(target).map(|subsystem| subsystem.nqn.as_str());
+    let subsystem = nvme.zip(subsystem);
+    let portals = portals(group, subsystem.is_some());
+    let me = lunet_gateway::Config { me, rank, portals };
     // One that has just started has a closed gate.
     let gate = Gateway::new(me, Duration::ZERO).gate();
-    let subsystem = config.nvme.of_target(target).map(|subsystem| subsystem.nqn.as_str());
-    let shards = Fronts::begin((iscsi, target), nvme.zip(subsystem), me.me, gate)?;
+    let shards = Fronts::begin((iscsi, target), subsystem, me.me, gate)?;
     let none = Status { condition: Condition::Fenced, epoch: Epoch(0), owner: None, heir: None };
     let revision = sharing::revision(manager, &group.name);
     let (trouble, notice, not_had, refused) = (None, None, None, None);
@@ -454,7 +467,12 @@ fn start(
     };
     let (name, manager, ending, seen) =
         (group.name.clone(), manager.clone(), ending.clone(), state.clone());
-    let relays = relay::Handle::start(target, me.me).context("cannot start its thread")?;
+    let no_thread = "cannot start its thread";
+    let over_nvme = subsystem.map(|(_, nqn)| relay::Handle::start(nqn, me.me));
+    let relays = Relays {
+        iscsi: relay::Handle::start(target, me.me).context(no_thread)?,
+        nvme: over_nvme.transpose().context(no_thread)?,
+    };
     let serving = move |thread: lunet_group::Handle| {
         shards.take_requests(&thread);
         Server {

@@ -1,20 +1,19 @@
 //! What this server does for a group: its thread calls it, one thing after the other.
 
-use std::net::SocketAddr;
 use std::sync::{Arc, PoisonError};
 
 use lunet_backends::rbd::{Unanswered, of_group};
 use lunet_front_iscsi::Keep;
 use lunet_gateway::{
     Access, Answer, Attention, Change, Condition, Contents, Epoch, Gate, Notice, OpId, Order, Port,
-    Record, Refusal, Registered, Request,
+    Portals, Record, Refusal, Registered, Request,
 };
 use lunet_group::{Drained, Error, Handle, Said, Serving, Status, Storage};
 use lunet_os::sync::Mutex;
 
 use super::agreement::Expected;
-use super::fronts::{Execution, Fronts};
-use super::{Ending, State, relay};
+use super::fronts::{Execution, Fronts, Relays};
+use super::{Ending, State};
 use crate::config;
 use crate::live::Manager;
 use crate::serve;
@@ -34,7 +33,7 @@ pub(super) struct Server {
     pub(super) volumes: Vec<config::Volume>,
     pub(super) client: Option<OpId>,
     pub(super) ports: Vec<Port>,
-    pub(super) relays: relay::Handle,
+    pub(super) relays: Relays,
     /// The secret of the record.
     pub(super) secret: [u8; 32],
     /// What clients of this server have left behind that may still land.
@@ -109,7 +108,7 @@ impl Server {
         self.client = Some(storage.client);
         self.ports = storage.record.ports.clone();
         self.secret = storage.record.secret;
-        self.shards.relay(self.relays.relays(self.secret));
+        self.shards.relay(&self.relays, self.secret);
         Ok(())
     }
 
@@ -187,8 +186,9 @@ impl Serving for Server {
         self.shards.preempted(lost);
     }
 
-    fn reach(&mut self, epoch: Epoch, owner: Option<SocketAddr>) {
-        self.relays.aim(epoch, owner, self.secret);
+    fn reach(&mut self, epoch: Epoch, owner: Portals) {
+        self.relays.iscsi.aim(epoch, owner.iscsi, self.secret);
+        self.relays.nvme.iter().for_each(|relays| relays.aim(epoch, owner.nvme, self.secret));
     }
 
     fn access(&mut self, _epoch: Epoch, access: &Access) {

@@ -130,6 +130,7 @@ impl Admins {
                 cntlid: ANY_CONTROLLER,
                 subnqn: "nqn.2026-11.org.lunet:a".into(),
                 hostnqn: "nqn.2026-11.org.lunet:host".into(),
+                through: None,
             },
             alignment: 0,
             header_digest: true,

@@ -139,6 +139,7 @@ impl Settings {
                 cntlid: 1,
                 subnqn: "nqn.2026-11.org.lunet:a".into(),
                 hostnqn: "nqn.2026-11.org.lunet:host".into(),
+                through: None,
             },
             alignment: self.alignment,
             header_digest: self.header_digest,

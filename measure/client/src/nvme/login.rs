@@ -82,6 +82,7 @@ impl Login {
                 cntlid: wanted.cntlid,
                 subnqn: nqn.into(),
                 hostnqn: self.host_nqn.clone(),
+                through: None,
             },
             alignment: 0,
             header_digest: target.header_digest,

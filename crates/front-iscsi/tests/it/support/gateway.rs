@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use lunet_gateway::{
     Action, ClientName, Config, Contents, Gate, Gateway, GatewayId, Input, OpId, Order, Port,
-    Record, Reply,
+    Portals, Record, Reply,
 };
 
 /// What the record calls the group's target.
@@ -35,7 +35,7 @@ impl Machine {
 
     /// A standby of a group with that record.
     pub fn of(record: Record) -> Self {
-        let config = Config { me: GatewayId(1), rank: 0, portal: None };
+        let config = Config { me: GatewayId(1), rank: 0, portals: Portals::default() };
         let gateway = Gateway::new(config, Duration::ZERO);
         let (now, clients, client) = (Duration::ZERO, 0, None);
         let mut machine = Self { gateway, now, record, clients, client };
