@@ -135,7 +135,8 @@ impl<Fc: Face> Engine<Fc> {
             return self.by_relay(conn, arrived);
         }
         match group.gate.admits(arrived.good.stamp) {
-            Admission::Execute if changes_reservations(&io) => Verdict::Begin(None),
+            // It waits for nothing that it may decide about itself.
+            Admission::Execute if changes_reservations(&io) => by_its_way(conn, group, arrived),
             Admission::Execute => match seen.find(|seen| group.held.contains(&seen.volume)) {
                 Some(seen) => Verdict::Wait(Some(seen.volume)),
                 None => by_its_way(conn, group, arrived),
