@@ -10,7 +10,8 @@ use lunet_front_iscsi::{
     volume_of,
 };
 use lunet_gateway::{
-    Access, Answer, ClientName, Contents, GatewayId, Owner, Record, Reserved, Sanitize, Volume,
+    Access, Answer, ClientName, Contents, GatewayId, Owner, Portals, Record, Reserved, Sanitize,
+    Volume,
 };
 use lunet_iscsi::Through;
 use lunet_iscsi::initiator::{Chap, Data, Options};
@@ -365,7 +366,8 @@ fn functions_wait_for_the_way_to_the_owner() {
             assert!(!reset.is_finished());
             news(News::Opened(number));
             match requests.recv_timeout(SOON) {
-                Ok(RelayRequest::Manage { relay, function, done, .. }) => {
+                Ok(RelayRequest::Function(relay, asked, done)) => {
+                    let function = asked.function;
                     assert_eq!((relay, function), (number, TmfFunction::LogicalUnitReset));
                     assert!(!reset.is_finished());
                     drop(done);

@@ -3,8 +3,8 @@
 use std::time::Duration;
 
 use lunet_gateway::{
-    Action, ClientName, Config, Contents, Gate, Gateway, GatewayId, Input, OpId, Order, Port,
-    Portals, Record, Reply,
+    Ack, Action, ClientName, Config, Contents, Gate, Gateway, GatewayId, Input, OpId, Order, Port,
+    Portals, Record, Reply, Response,
 };
 
 /// What the record calls the group's target.
@@ -105,7 +105,11 @@ impl Machine {
                     self.record = *record;
                     (op, Reply::Done)
                 }
-                Action::Notify(op, ..) => (op, Reply::Acks { acks: Vec::new(), all: true }),
+                // There is another gateway.
+                Action::Notify(op, ..) => {
+                    let there = Response::NotOwner(self.gate().epoch(), GatewayId(2));
+                    (op, Reply::Acks { acks: vec![Ack(there.encode())], all: true })
+                }
                 Action::Blocklist(op, _, lasts) => (op, Reply::Listed(lasts)),
                 Action::WaitForMap(op)
                 | Action::BreakLock(op, _)
