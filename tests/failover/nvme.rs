@@ -18,7 +18,7 @@ use rustix::process::Signal;
 
 use crate::world::{
     BLOCK, BLOCKS, CONFLICT, Group, PATIENCE, ask, becomes, lba, log_in, pattern, seconds, signal,
-    undisturbed,
+    undisturbed, until,
 };
 use crate::{MOVE, TAKEOVER};
 
@@ -268,7 +268,6 @@ fn a_reservation_over_nvme_holds_for_both_protocols_and_through_any_gateway() ->
     let _cluster = undisturbed();
     let Some((_group, [one, two])) = gateways("nvme-reserved")? else { return Ok(()) };
     let (mut first, mut second) = (one.host(1)?, two.host(2)?);
-    let mut holder = one.host(2)?;
     first.write(NSID, 0, &pattern(1))?;
     let kind = ReservationType::WriteExclusive;
     let (action, persist) = (RegisterAction::Register, PersistOnPowerLoss::Unchanged);
@@ -276,10 +275,12 @@ fn a_reservation_over_nvme_holds_for_both_protocols_and_through_any_gateway() ->
     let acquire = Io::ReservationAcquire { action: AcquireAction::Acquire, kind };
     for (io, keys) in [(register, [0_u64, 7]), (acquire, [7, 0])] {
         let keys: Vec<u8> = keys.iter().flat_map(|key| key.to_le_bytes()).collect();
-        // A standby executes no change.
-        let status = second.execute(io, NSID, sends(&keys))?.status;
-        ensure!(status == Status::ANA_INACCESSIBLE, "{status}");
-        let status = holder.execute(io, NSID, sends(&keys))?.status;
+        // By the standby, which has the owner execute it when it has shown that nothing older is on its way.
+        let mut status = Status::ANA_TRANSITION;
+        until("it is executed", || {
+            status = second.execute(io, NSID, sends(&keys))?.status;
+            Ok(status != Status::ANA_TRANSITION)
+        })?;
         ensure!(status.is_success(), "{status}");
     }
     ensure!(first.try_write(NSID, 0, &pattern(2))? == Status::RESERVATION_CONFLICT);

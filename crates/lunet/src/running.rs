@@ -318,6 +318,7 @@ impl Running {
         server.begin_stop(left);
         // The volumes are of the other one, which is the last to look at them.
         let flushed = nvme.take().is_none_or(|nvme| nvme.stop(left).flushed);
+        drop(nvme);
         let report = server.stop(left);
         if failed {
             bail!("an event loop has failed: the log above says why; start lunet again");

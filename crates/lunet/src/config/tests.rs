@@ -974,7 +974,7 @@ fn what_gateways_could_differ_in_is_refused() {
         (of(alua, "tag = 2\ngroup-state = 'standby'", rbd, luns, ""), "`group-state`"),
         (of(alua, tag, "backend = 'memory'\nsize = 512", luns, ""), "needs backend = \"rbd\""),
         (of(alua, tag, rbd, "luns = { 0 = 'a', 2 = 'b' }", ""), "without a gap"),
-        (of(alua, tag, rbd, "", ""), "without a gap"),
+        (of(alua, tag, rbd, "", ""), "no LUN"),
         (of(alua, tag, rbd, luns, other), "is shown by iqn.2026-11.l:y as well"),
         (of(alua, nvme, rbd, luns, subsystem), "is shown by nqn.2026-11.l:s as well"),
         (of(alua, nvme, rbd, &format!("{both}\nnqn = 'nqn.2026-11.l:y'"), ""), "`nqn` of its own"),
