@@ -8,7 +8,7 @@ use std::path::Path;
 use lunet_api::FaultState;
 use lunet_backends::{OpenError, Storage, VolumeSpec};
 
-use crate::config::{Backend, Volume};
+use crate::config::{self, Backend, Volume};
 use crate::live::Open;
 use crate::{failures, record, sandbox, serve, users};
 
@@ -293,7 +293,10 @@ fn open_with(
     })?;
     if let Some(text) = before.as_ref().and_then(|record| record.differs(&volume)) {
         let path = config.path(data).unwrap_or_default();
-        let text = format!("{}: {text}", path.display());
+        let text = match config::image_of(config) {
+            Some(image) => format!("{image}: {text}"),
+            None => format!("{}: {text}", path.display()),
+        };
         return Err(Failure::of(config, known, Kind::Another, text));
     }
     for note in lunet_backends::notes(&volume) {

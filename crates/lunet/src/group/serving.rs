@@ -21,6 +21,10 @@ use crate::serve;
 /// EROFS: the group is to be another gateway's.
 const READ_ONLY: i32 = 30;
 
+/// What there is to be said of a takeover that has failed at the cluster, when nothing else is known.
+const CAME_TO_NOTHING: &str = "the latest takeover came to nothing: another gateway was quicker, or the cluster did not carry it \
+                               out (`ceph -s` tells of monitors, OSDs and full pools); it is tried again";
+
 /// A group's way to the shards, to what is served, and to whoever asks about it.
 pub(super) struct Server {
     pub(super) name: String,
@@ -259,6 +263,10 @@ impl Serving for Server {
         let mut state = self.state();
         if status.owner != state.status.owner {
             state.notice = None;
+        }
+        let failed = (state.status.condition, status.condition);
+        if failed == (Condition::TakingOver, Condition::Fenced) {
+            state.notice = Some(CAME_TO_NOTHING.to_owned());
         }
         state.status = status.clone();
         drop(state);
