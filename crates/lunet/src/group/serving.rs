@@ -125,8 +125,12 @@ impl Server {
         let expected = Expected::now(&self.manager, &self.name);
         match expected.map(|expected| expected.wanted(&contents, &self.volumes)) {
             Some(Ok(Some(volumes))) => {
-                let images: Vec<_> = volumes.iter().map(|volume| &*volume.image).collect();
-                tracing::info!(group = %self.name, "the group is to have the images {}", images.join(", "));
+                // What was refused is asked for again and again, and told once.
+                if self.state().not_had.is_none() {
+                    let images: Vec<_> = volumes.iter().map(|volume| &*volume.image).collect();
+                    let images = images.join(", ");
+                    tracing::info!(group = %self.name, "the group is to have the images {images}");
+                }
                 self.thread.have(volumes);
             }
             Some(Err(error)) => {
