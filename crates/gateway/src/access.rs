@@ -17,7 +17,8 @@ pub enum AccessState {
     Transitioning,
 }
 
-/// The access states of all target port groups (for ANA see [`Gate`](crate::Gate)): of the record alone, so those who know the same epoch say the same.
+/// The access states of all target port groups (for ANA see [`Gate`](crate::Gate)): of the record alone, so those who know the
+/// same epoch say the same.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Access(pub Vec<(u16, AccessState)>);
 

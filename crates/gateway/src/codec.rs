@@ -62,9 +62,7 @@ impl Record {
         match (&self.owner, self.heir) {
             (Some(Owner { gateway, client, portals }), _) => {
                 to.u8(1);
-                to.u16(gateway.0);
-                to.bytes(client.address.as_bytes());
-                to.bytes(client.lock.as_bytes());
+                encode_taker(*gateway, client, &mut to);
                 encode_portal(portals.iscsi, &mut to);
                 encode_portal(portals.nvme, &mut to);
             }
@@ -76,9 +74,7 @@ impl Record {
         }
         to.u8(u8::from(self.taker.is_some()));
         if let Some(Taker { gateway, client }) = &self.taker {
-            to.u16(gateway.0);
-            to.bytes(client.address.as_bytes());
-            to.bytes(client.lock.as_bytes());
+            encode_taker(*gateway, client, &mut to);
         }
         to.bytes(self.target.as_bytes());
         to.u16(self.ports.len() as u16);
@@ -139,6 +135,13 @@ impl Record {
 }
 
 /// A gateway and its client.
+fn encode_taker(gateway: GatewayId, client: &ClientName, to: &mut Writer) {
+    to.u16(gateway.0);
+    to.bytes(client.address.as_bytes());
+    to.bytes(client.lock.as_bytes());
+}
+
+/// The same.
 fn decode_taker(from: &mut Reader<'_>) -> Result<Taker, Malformed> {
     let gateway = GatewayId(from.u16()?);
     let (address, lock) = (from.text(MAX_NAME)?, from.text(MAX_NAME)?);

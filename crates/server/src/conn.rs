@@ -133,6 +133,11 @@ impl<P> Conns<P> {
         self.0.iter().map(|(slot, conn)| (ConnId(slot as u32), conn))
     }
 
+    /// The next of these that has not ended meanwhile: to end one may end others.
+    pub fn next_of(&self, slots: &mut impl Iterator<Item = ConnId>) -> Option<ConnId> {
+        slots.find(|slot| self.get(*slot).is_some())
+    }
+
     /// One that may have ended. Whoever goes through several has to ask by this: to end one may end another, as a connection that
     /// logs in anew ends those before it.
     pub fn get(&self, id: ConnId) -> Option<&Conn<P>> {

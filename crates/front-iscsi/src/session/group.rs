@@ -234,11 +234,8 @@ pub(super) fn answered(shard: &mut Shard, slot: ConnId, asked: Asked, answers: u
 
 /// Aborts the connections of a group. The part of whoever waits is done when their sockets are closed.
 fn abort(shard: &mut Shard, group: GroupId, part: &Part) {
-    for slot in connections(shard, group) {
-        // One that ends may have ended others.
-        if shard.conns.get(slot).is_none() {
-            continue;
-        }
+    let mut slots = connections(shard, group).into_iter();
+    while let Some(slot) = shard.conns.next_of(&mut slots) {
         shard.conns[slot].front.aborted = Some(part.clone());
         shard.abort(slot);
     }

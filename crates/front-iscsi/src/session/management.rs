@@ -366,11 +366,8 @@ pub(super) fn clear_here(shard: &mut Shard, clear: &Clear, asking: Option<(ConnI
         shard.front.interrupt_copies(&volumes);
     }
     let slots: Vec<ConnId> = shard.conns.iter().map(|(slot, _)| slot).collect();
-    for slot in slots {
-        // One that ends may have ended others.
-        if shard.conns.get(slot).is_none() {
-            continue;
-        }
+    let mut slots = slots.into_iter();
+    while let Some(slot) = shard.conns.next_of(&mut slots) {
         let Some(session) = &shard.conns[slot].front.session else { continue };
         let own = asking.filter(|(own, _)| *own == slot).map(|(_, function)| function);
         let concerned = session.luns.iter().enumerate();

@@ -14,11 +14,8 @@ use lunet_server::conn::ConnId;
 pub(super) fn abort_preempted(shard: &mut Shard, preempted: &Preempted) {
     let Preempted { volume, order, spared, .. } = preempted;
     let slots: Vec<ConnId> = shard.conns.iter().map(|(slot, _)| slot).collect();
-    for slot in slots {
-        // One that ends may have ended others.
-        if shard.conns.get(slot).is_none() {
-            continue;
-        }
+    let mut slots = slots.into_iter();
+    while let Some(slot) = shard.conns.next_of(&mut slots) {
         let conn = &shard.conns[slot];
         let Some(session) = &conn.front.session else { continue };
         if order.contains(&session.id.registrant()) {

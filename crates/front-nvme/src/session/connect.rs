@@ -95,15 +95,25 @@ pub(super) fn connect_again<Fc: Face>(shard: &mut Shard<Fc>, serial: u64) {
     }
 }
 
-/// The subsystem in the world by its name, if a host that comes by this connection may have it.
-fn find<Fc: Face>(shard: &Shard<Fc>, slot: ConnId, connect: &Connect) -> Result<usize, Refusal> {
-    let conn = &shard.conns[slot];
+/// The subsystem in the world by its name, if this connection leads to it.
+pub(super) fn reached<'s, Fc: Face>(
+    shard: &'s Shard<Fc>,
+    conn: &Conn,
+    connect: &Connect,
+) -> Result<(usize, &'s Subsystem), Refusal> {
     let found = shard.front.world.find(&connect.subnqn);
     let found = found.filter(|(_, subsystem)| subsystem.is_reached_through(conn.portal));
     let Some((number, subsystem)) = found else {
         let why = "the subsystem is not there, or not behind this portal";
         return Err(Refusal(Connect::UNKNOWN_SUBSYSTEM, why));
     };
+    Ok((number, subsystem))
+}
+
+/// The subsystem in the world by its name, if a host that comes by this connection may have it.
+fn find<Fc: Face>(shard: &Shard<Fc>, slot: ConnId, connect: &Connect) -> Result<usize, Refusal> {
+    let conn = &shard.conns[slot];
+    let (number, subsystem) = reached(shard, conn, connect)?;
     let refused = Status::CONNECT_HOST.into();
     if shard.front.groups.of(&subsystem.nqn).is_some_and(|group| group.access.is_none()) {
         let why = "the failover group of the subsystem has not read its record yet";

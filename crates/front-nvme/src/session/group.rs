@@ -207,10 +207,8 @@ fn look_at_paths<Fc: Face>(shard: &mut Shard<Fc>, group: GroupId) {
 
 /// Aborts the connections of a group. The part of whoever waits is done when their sockets are closed.
 fn abort<Fc: Face>(shard: &mut Shard<Fc>, group: GroupId, part: &Part) {
-    for slot in connections(shard, group) {
-        if shard.conns.get(slot).is_none() {
-            continue;
-        }
+    let mut slots = connections(shard, group).into_iter();
+    while let Some(slot) = shard.conns.next_of(&mut slots) {
         shard.conns[slot].front.aborted.push(part.clone());
         shard.abort(slot);
     }

@@ -12,12 +12,11 @@ use lunet_server::places::ConnRef;
 use lunet_server::rationed::Topic;
 use lunet_volume::Face;
 
-use super::connect::{Refusal, applicant, seen, transport};
+use super::connect::{Refusal, applicant, reached, seen, transport};
 use super::{Conn, Shard};
 use crate::connection::{Authentication, Pdus, Queue};
 use crate::group::{EXCHANGE, HASH, names, secrets};
 use crate::registry::{Admission, Wish};
-use crate::world::Exports;
 
 /// Where a host is, be it behind another gateway.
 pub(super) fn origin_of(conn: &Conn) -> Origin {
@@ -32,12 +31,7 @@ fn find<Fc: Face>(
     (connect, through): (&Connect, &Through),
 ) -> Result<(usize, Terms), Refusal> {
     let conn = &shard.conns[slot];
-    let found = shard.front.world.find(&connect.subnqn);
-    let found = found.filter(|(_, subsystem)| subsystem.is_reached_through(conn.portal));
-    let Some((number, subsystem)) = found else {
-        let why = "the subsystem is not there, or not behind this portal";
-        return Err(Refusal(Connect::UNKNOWN_SUBSYSTEM, why));
-    };
+    let (number, subsystem) = reached(shard, conn, connect)?;
     let group = shard.front.groups.of(&subsystem.nqn);
     let secret = group.and_then(|group| group.lets_through(through));
     let secrets = secret.and_then(|secret| secrets(secret, through, connect));

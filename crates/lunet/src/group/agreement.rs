@@ -51,8 +51,8 @@ impl Expected {
         if theirs != ours && !self.shared {
             return Err(format!("its images are {}, and here {}", images(theirs), images(ours)));
         }
-        let both = kept.iter().filter_map(|kept| Some((self.of_image(&kept.image)?, kept)));
-        both.into_iter().try_for_each(|(volume, kept)| agree(volume, kept))
+        let mut both = kept.iter().filter_map(|kept| Some((self.of_image(&kept.image)?, kept)));
+        both.try_for_each(|(volume, kept)| agree(volume, kept))
     }
 
     fn of_image(&self, name: &str) -> Option<&config::Volume> {

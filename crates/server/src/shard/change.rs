@@ -40,11 +40,8 @@ impl<F: Front> Shard<F> {
 
     fn adopt_world(&mut self, next: Arc<World<F>>) {
         let slots: Vec<ConnId> = self.conns.iter().map(|(slot, _)| slot).collect();
-        for slot in slots {
-            // One that ends may have ended others.
-            if self.conns.get(slot).is_none() {
-                continue;
-            }
+        let mut slots = slots.into_iter();
+        while let Some(slot) = self.conns.next_of(&mut slots) {
             F::see(self, slot, &next);
             self.touch(slot);
         }

@@ -103,11 +103,8 @@ impl<F: Front> Shard<F> {
         }
         self.stop_rdma();
         let slots: Vec<ConnId> = self.conns.iter().map(|(slot, _)| slot).collect();
-        for slot in slots {
-            // One that ends may have ended others.
-            if self.conns.get(slot).is_none() {
-                continue;
-            }
+        let mut slots = slots.into_iter();
+        while let Some(slot) = self.conns.next_of(&mut slots) {
             let conn = &mut self.conns[slot];
             if conn.front.serves() {
                 self.front.ask_to_leave(conn, grace);
@@ -124,11 +121,8 @@ impl<F: Front> Shard<F> {
         let now = self.front.exec.storage.now;
         if self.stopping.is_some_and(|deadline| now >= deadline) {
             let slots: Vec<ConnId> = self.conns.iter().map(|(slot, _)| slot).collect();
-            for slot in slots {
-                // One that ends may have ended others.
-                if self.conns.get(slot).is_none() {
-                    continue;
-                }
+            let mut slots = slots.into_iter();
+            while let Some(slot) = self.conns.next_of(&mut slots) {
                 self.disconnect(slot);
             }
         }

@@ -176,11 +176,8 @@ impl<F: Front> Shard<F> {
             self.front.resume(&mut self.conns, id, Occasion::Look);
         }
         self.front.take_answers(&mut self.conns);
-        for slot in lenders {
-            // One that ends may have ended others.
-            if self.conns.get(slot).is_none() {
-                continue;
-            }
+        let mut lenders = lenders.into_iter();
+        while let Some(slot) = self.conns.next_of(&mut lenders) {
             F::fail(self, slot, Failing::KeepsLockWaiting);
         }
     }
@@ -411,11 +408,8 @@ impl<F: Front> Shard<F> {
                 None => {}
             }
         }
-        for slot in due {
-            // One that ends may have ended others.
-            if self.conns.get(slot).is_none() {
-                continue;
-            }
+        let mut due = due.into_iter();
+        while let Some(slot) = self.conns.next_of(&mut due) {
             self.tick(slot);
         }
         // Time limits are seconds: a look ten times a second is close enough, and keeps a busy
