@@ -34,6 +34,8 @@ pub enum Fault {
     Foreign(u8),
     /// A volume is taken out of the group, and put into it again later.
     Volumes,
+    /// The group moves away and comes back while a path to its gateway holds everything back.
+    Return,
     /// An administrator has the group move.
     Move,
     /// An administrator has a gateway take the group.
@@ -54,6 +56,7 @@ impl World {
             (Fault::Leap, plan.leaps),
             (Fault::Shunt, plan.shunts),
             (Fault::Volumes, plan.volumes),
+            (Fault::Return, plan.returns),
             (Fault::Move, plan.moves),
             (Fault::TakeOver, plan.takeovers),
         ];
@@ -116,6 +119,7 @@ impl World {
                 self.heals_at(until);
             }
             Fault::Hold => self.hold(),
+            Fault::Return => self.come_back(),
             Fault::Leap => self.cluster.leap += LEAP,
             Fault::Shunt => self.shunt(),
             Fault::Foreign(left) => self.foreign(left),
@@ -203,6 +207,23 @@ impl World {
         } else {
             let host = self.chance.below(self.hosts.len() as u64) as usize;
             self.held_until[host][gateway] = until;
+        }
+    }
+
+    /// What a network holds back over the moves arrives at an owner whose epoch is another.
+    fn come_back(&mut self) {
+        let gateways = self.nodes.len();
+        let owner = self.nodes.iter().position(|node| node.gate().is_open());
+        let Some(owner) = owner.filter(|_| gateways > 1) else { return };
+        let other = (owner + 1 + self.chance.below(gateways as u64 - 1) as usize) % gateways;
+        let until = self.now + self.chance.between(2 * SEC, 12 * SEC);
+        self.heals_at(until);
+        let host = self.chance.below(self.hosts.len() as u64) as usize;
+        self.held_until[host][owner] = until;
+        let away = self.now + self.chance.below(SEC);
+        let back = until - self.chance.between(MS, 500 * MS);
+        for (gateway, at, to) in [(owner, away, other), (other, back, owner)] {
+            self.to_node(gateway, at, Event::Ordered(Order::MoveTo(GatewayId(to as u16))));
         }
     }
 

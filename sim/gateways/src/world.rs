@@ -422,7 +422,16 @@ impl World {
             }
         }
         let plan = &self.plan;
-        let others = [plan.freezes, plan.cuts, plan.outages, plan.stuck, plan.holds, plan.shunts, plan.foreign];
+        let others = [
+            plan.freezes,
+            plan.cuts,
+            plan.outages,
+            plan.stuck,
+            plan.holds,
+            plan.returns,
+            plan.shunts,
+            plan.foreign,
+        ];
         let alone = plan.kills == 1 && plan.steps.is_empty() && others.iter().all(|n| *n == 0);
         if let Some(since) = self.owner_killed.take()
             && alone
