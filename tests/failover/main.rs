@@ -10,6 +10,7 @@ mod cut;
 mod history;
 mod load;
 mod members;
+mod network;
 mod nvme;
 mod nvme_through;
 mod reserve;

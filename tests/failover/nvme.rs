@@ -36,10 +36,14 @@ pub struct Gateway {
 
 impl Gateway {
     fn start(group: &Group<'_>, number: u16) -> Result<Self> {
-        let port = free_port()?;
+        Self::on(free_port()?, (group, number), "")
+    }
+
+    /// On a port, with more keys for its group.
+    pub fn on(port: u16, (group, number): (&Group<'_>, u16), keys: &str) -> Result<Self> {
         let portal = format!("[[portal]]\naddress = '127.0.0.1:{port}'\ntransport = 'nvme-tcp'\n");
         let text = group
-            .config(number, "", "")
+            .config(number, "", keys)
             .replace("[volumes.a]", &format!("{portal}[volumes.a]"))
             .replace("luns = ['a']", "luns = ['a']\nprotocols = ['iscsi', 'nvme']");
         let server = group.configured(number, text).start()?;

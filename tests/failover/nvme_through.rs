@@ -4,7 +4,9 @@ use std::thread::{scope, sleep};
 use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
+use lunet_e2e::ceph::cluster;
 use lunet_e2e::nvme::{Host, sends};
+use lunet_e2e::server::free_port;
 use lunet_nvme::Through;
 use lunet_nvme::command::{
     AcquireAction, Io, PersistOnPowerLoss, Range, RegisterAction, ReservationType,
@@ -12,8 +14,11 @@ use lunet_nvme::command::{
 use lunet_nvme::status::Status;
 use rustix::process::Signal;
 
+use crate::network::Network;
 use crate::nvme::{Gateway, Multipath, NSID, gateways, while_writing};
-use crate::world::{BLOCK, BLOCKS, becomes, lba, log_in, pattern, seconds, signal, undisturbed};
+use crate::world::{
+    BLOCK, BLOCKS, Group, becomes, lba, log_in, pattern, seconds, signal, undisturbed,
+};
 use crate::{MOVE, TAKEOVER};
 
 /// Most commands of a queue that are turned back before one gets through.
@@ -209,5 +214,40 @@ fn a_frozen_standby_holds_back_nothing_that_lands_over_newer_data() -> Result<()
     // What it sends from now on is executed.
     write(&mut around, 0, 4)?;
     ensure!(direct.read(NSID, lba(0), of)? == pattern(4));
+    Ok(())
+}
+
+#[test]
+fn what_one_controller_has_lost_at_a_standby_is_not_executed_behind_what_came_by_another()
+-> Result<()> {
+    let _cluster = undisturbed();
+    let Some(ceph) = cluster() else { return Ok(()) };
+    let group = Group::new(ceph, "nvme-lostway")?;
+    let port = free_port()?;
+    let network = Network::to(&format!("127.0.0.1:{port}"))?;
+    let one = Gateway::on(port, (&group, 1), &format!("reach-nvme = '{}'", network.address()))?;
+    becomes(&one.server, "owner")?;
+    let two = Gateway::on(free_port()?, (&group, 2), "")?;
+    becomes(&two.server, "standby")?;
+    let of = (BLOCK / 512) as u32;
+    let mut owners = one.host(2)?;
+    for used in [true, false] {
+        let (mut lost, mut other) = (two.host(1)?, two.host(1)?);
+        write(&mut lost, 0, 1)?;
+        let held = network.count();
+        if used {
+            write(&mut other, 0, 2)?;
+        }
+        network.hold(held);
+        // Its host gives it up.
+        let range = Range { lba: lba(0), blocks: of };
+        lost.begin(Io::Write { range, fua: false }, NSID, sends(&pattern(3)))?;
+        network.has_something()?;
+        drop(lost);
+        write(&mut other, 0, 4)?;
+        ensure!(owners.read(NSID, lba(0), of)? == pattern(4));
+        network.deliver()?;
+        ensure!(owners.read(NSID, lba(0), of)? == pattern(4), "older data, used {used}");
+    }
     Ok(())
 }

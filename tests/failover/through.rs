@@ -3,12 +3,15 @@
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, ensure};
+use lunet_e2e::ceph::cluster;
+use lunet_e2e::server::Server;
 use lunet_e2e::wire::handshake::Chap;
 use lunet_e2e::wire::scsi::{read16, sense_code, write16};
 use lunet_e2e::wire::{Answer, Login, Session};
 use rustix::process::Signal;
 
 use crate::load::Load;
+use crate::network::Network;
 use crate::world::{
     BLOCK, BLOCKS, BUSY, CONFLICT, Group, STANDBY, TARGET, access, ask, becomes, have, insist, lba,
     log_in, long, pattern, seconds, signal, two_through, undisturbed, until, write_all,
@@ -181,6 +184,53 @@ fn a_frozen_standby_holds_back_nothing_that_lands_over_newer_data() -> Result<()
     // What it sends from now on is executed.
     write_all(&mut around, 4)?;
     have(&mut direct, 4)
+}
+
+/// A session of a host, by its number.
+fn session(server: &Server, qualifier: u16) -> Result<Session> {
+    let login = Login::new(server.portal(), TARGET);
+    Session::open(&Login { initiator: "iqn.x:a", qualifier, ..login })
+}
+
+#[test]
+fn what_one_session_has_lost_at_a_standby_is_not_executed_behind_what_came_by_another() -> Result<()>
+{
+    let _cluster = undisturbed();
+    let Some(ceph) = cluster() else { return Ok(()) };
+    let group = Group::with(ceph, "lostway", true)?;
+    let network = Network::to(&group.portals[0])?;
+    let reach = format!("reach = '{}'", network.address());
+    let one = group.configured(1, group.config(1, "", &reach)).start()?;
+    becomes(&one, "owner")?;
+    let two = group.serve(2)?;
+    becomes(&two, "standby")?;
+    let mut owners = log_in(&one, "iqn.x:b")?;
+    // The standby ends the session, as it does not hear from the owner; or the host does. The other one has been used before,
+    // or not.
+    for (round, (host_ends, used)) in
+        [(true, true), (true, false), (false, true), (false, false)].into_iter().enumerate()
+    {
+        let (mut lost, mut other) = (session(&two, 1)?, session(&two, 2)?);
+        write_all(&mut lost, 1)?;
+        let held = network.count();
+        if used {
+            write_all(&mut other, 2)?;
+        }
+        network.hold(held);
+        lost.start(0, &write16(lba(0), 1), 0, &pattern(3))?;
+        network.has_something()?;
+        if host_ends {
+            drop(lost);
+        } else {
+            ensure!(lost.finish().is_err(), "nobody can know what has become of it");
+        }
+        write_all(&mut other, 4)?;
+        have(&mut owners, 4)?;
+        network.deliver()?;
+        have(&mut owners, 4).with_context(|| format!("round {round}"))?;
+        have(&mut other, 4)?;
+    }
+    Ok(())
 }
 
 #[test]

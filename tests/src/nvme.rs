@@ -357,6 +357,15 @@ impl Host {
         Ok(outcomes.into_iter().flatten().collect())
     }
 
+    /// Sends a command, and waits for nothing.
+    pub fn begin(&mut self, io: Io, nsid: u32, data: Data<Vec<u8>, Bytes>) -> Result<()> {
+        let mut sent = Sent::default();
+        let command = Command { token: u64::MAX, sqe: io.encode(nsid), data };
+        let refused = self.queue.submit(command, &mut sent);
+        refused.map_err(|refused| anyhow!("{}", refused.error))?;
+        self.line.send(sent)
+    }
+
     /// Sends a command of the I/O queue, and waits for its end.
     pub fn execute(&mut self, io: Io, nsid: u32, data: Data<Vec<u8>, Bytes>) -> Result<Outcome> {
         let outcomes = self.execute_all(vec![(io.encode(nsid), data)])?;

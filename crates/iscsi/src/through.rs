@@ -14,7 +14,12 @@ pub struct Through {
     pub epoch: u64,
     /// The initiator's address there.
     pub host: IpAddr,
+    /// It has lost commands of the initiator that may still come by another session: they are not to be executed.
+    pub renews: bool,
 }
+
+/// The last part of the value, if there is something to renew.
+const RENEWS: &str = "renews";
 
 impl Through {
     /// The key. It belongs into the first request, beside the names.
@@ -28,6 +33,7 @@ impl Through {
             gateway: parts.next()?.parse().ok()?,
             epoch: parts.next()?.parse().ok()?,
             host: parts.next()?.parse().ok()?,
+            renews: parts.next() == Some(RENEWS),
         };
         (through.to_string() == value).then_some(through)
     }
@@ -43,8 +49,9 @@ impl Through {
 
 impl fmt::Display for Through {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self { gateway, epoch, host } = self;
-        write!(f, "{gateway},{epoch},{host}")
+        let Self { gateway, epoch, host, renews } = self;
+        write!(f, "{gateway},{epoch},{host}")?;
+        if *renews { write!(f, ",{RENEWS}") } else { Ok(()) }
     }
 }
 
@@ -55,10 +62,14 @@ mod tests {
     #[test]
     fn it_is_read_as_it_was_written_and_nothing_else_is_one() {
         for host in ["192.0.2.7", "2001:db8::7"] {
-            let through = Through { gateway: 2, epoch: 17, host: host.parse().unwrap() };
-            assert_eq!(Through::parse(&through.to_string()), Some(through));
+            for renews in [false, true] {
+                let through =
+                    Through { gateway: 2, epoch: 17, host: host.parse().unwrap(), renews };
+                assert_eq!(Through::parse(&through.to_string()), Some(through));
+            }
         }
-        for other in ["", "2", "2,17", "2,17,x", "02,17,192.0.2.7", "2,17,192.0.2.7,", "2,+17,::1"]
+        let more = ["2,17,192.0.2.7,", "2,17,192.0.2.7,renew", "2,17,192.0.2.7,renews,renews"];
+        for other in ["", "2", "2,17", "2,17,x", "02,17,192.0.2.7", "2,+17,::1"].iter().chain(&more)
         {
             assert_eq!(Through::parse(other), None, "{other}");
         }
@@ -66,7 +77,9 @@ mod tests {
 
     #[test]
     fn a_proof_for_one_claim_is_none_for_another() {
-        let through = Through { gateway: 2, epoch: 17, host: [192, 0, 2, 7].into() };
+        let host = [192, 0, 2, 7].into();
+        let through = Through { gateway: 2, epoch: 17, host, renews: false };
+        let renews = Through { renews: true, ..through };
         let other = Through { epoch: 18, ..through };
         let claims = [
             through.claim(("iqn.x:a", [1; 6]), "iqn.x:t"),
@@ -74,6 +87,7 @@ mod tests {
             through.claim(("iqn.x:b", [1; 6]), "iqn.x:t"),
             through.claim(("iqn.x:a", [1; 6]), "iqn.x:u"),
             other.claim(("iqn.x:a", [1; 6]), "iqn.x:t"),
+            renews.claim(("iqn.x:a", [1; 6]), "iqn.x:t"),
         ];
         for (at, one) in claims.iter().enumerate() {
             assert!(!claims[..at].contains(one), "{one}");

@@ -167,7 +167,8 @@ mod tests {
 
     #[test]
     fn proofs_are_of_one_secret_one_claim_and_one_side() {
-        let through = Through { gateway: 2, epoch: 7, host: [192, 0, 2, 7].into() };
+        let host = [192, 0, 2, 7].into();
+        let through = Through { gateway: 2, epoch: 7, host, renews: false };
         let (gateway, owner) = accounts(&[1; 32], &through, ("iqn.x:a", [1; 6]), "iqn.x:t");
         assert_eq!(gateway.secret.len(), 32);
         let (other, _) = accounts(&[2; 32], &through, ("iqn.x:a", [1; 6]), "iqn.x:t");

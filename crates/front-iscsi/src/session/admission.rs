@@ -8,6 +8,7 @@ use lunet_verbs::Sysfs;
 
 use super::refusal::refused;
 use super::{Conn, Pdus, Session, SessionLun, Shard};
+use crate::group::Groups;
 use crate::registry::{Admission, Nexus, Request};
 use crate::reservations::nexus_id;
 use crate::world::Exports;
@@ -50,6 +51,13 @@ fn ask_for_place(shard: &mut Shard, slot: ConnId, identity: Box<LoginIdentity>, 
         }
         (Some(_), None) => return turn_away(shard, slot, LoginStatus::NotFound),
     };
+    if identity.through.is_some_and(|through| through.renews)
+        && !replaced
+        && !lose(&shard.front.groups, &identity)
+    {
+        // What it has lost before is at work.
+        return turn_away(shard, slot, LoginStatus::ServiceUnavailable);
+    }
     let nexus = Nexus {
         initiator: identity.initiator_name.clone(),
         isid: identity.isid,
@@ -76,6 +84,13 @@ fn ask_for_place(shard: &mut Shard, slot: ConnId, identity: Box<LoginIdentity>, 
             }
         }
     }
+}
+
+/// A gateway has lost commands of an initiator that may still come by other sessions: a new turn of its way begins.
+fn lose(groups: &Groups, identity: &LoginIdentity) -> bool {
+    let name = identity.target_name.as_deref().unwrap_or_default();
+    let group = groups.of_target(name);
+    group.is_some_and(|group| group.ways.of(&identity.initiator_name).lose())
 }
 
 /// Where an initiator comes from: the gateway says it of one that it logs in for.

@@ -63,7 +63,7 @@ pub fn through(gateway: u16, epoch: u64, secret: [u8; 32]) -> Options {
 
 /// The same for a host with that address.
 fn through_for(host: [u8; 4], gateway: u16, epoch: u64, secret: [u8; 32]) -> Options {
-    let through = Through { gateway, epoch, host: host.into() };
+    let through = Through { gateway, epoch, host: host.into(), renews: false };
     let options = Client::options();
     let nexus = (&*options.initiator_name, options.isid);
     let (account, _) = accounts(&secret, &through, nexus, TARGET);

@@ -90,9 +90,10 @@ impl Carrier for Initiator {
     const PAUSE: Duration = Duration::ZERO;
 
     fn open(opening: &Opening<'_>, whose: &RelayFor) -> Option<Self> {
-        let Opening { aim, me, target, .. } = opening;
+        let Opening { aim, me, target, renews } = opening;
         let RelayFor { initiator, isid, host } = whose;
-        let through = Through { gateway: me.0, epoch: aim.epoch.0, host: *host };
+        let (gateway, epoch) = (me.0, aim.epoch.0);
+        let through = Through { gateway, epoch, host: *host, renews: *renews };
         let (account, owner) = accounts(&aim.secret, &through, (initiator, *isid), target);
         let mut random = [0; 33];
         lunet_os::random::fill(&mut random).ok()?;

@@ -125,6 +125,8 @@ pub(super) enum Happened<A> {
     Opened,
     /// A command is answered.
     Answered(u64, A),
+    /// A command was not sent, and is to be answered by that.
+    NotSent(u64),
     /// The owner wants it to end.
     Leaves,
     /// It is over; what this is for waits for nothing more, and hears so behind that.
@@ -177,6 +179,7 @@ impl<C: Carrier> Handle<C> {
             fails_since: None,
             clean: HashSet::new(),
             lost: 0,
+            again: false,
             scratch: vec![0; SCRATCH],
         };
         lunet_group::spawn("lunet-relay", move || thread.run())?;
@@ -226,6 +229,8 @@ struct Session<C: Carrier> {
     used: Instant,
     /// The owner wants it to end, or nobody needs it.
     leaves: Option<Instant>,
+    /// Commands of its host were lost since it was begun: no more go by it, as the owner cannot tell them from those.
+    outdated: bool,
     opened: bool,
     over: bool,
     /// It has the owner forget what was lost before, so many times altogether.
@@ -251,6 +256,8 @@ struct Thread<C: Carrier> {
     clean: HashSet<String>,
     /// How often commands were lost.
     lost: u64,
+    /// There is something to do without anything to wait for.
+    again: bool,
     scratch: Vec<u8>,
 }
 
@@ -376,11 +383,26 @@ impl<C: Carrier> Thread<C> {
         }
     }
 
-    /// A relay that is over may leave commands on the wire that nobody waits for.
+    /// A relay that is over may leave commands on the wire that nobody waits for. Its host sends what is newer by others that it
+    /// has: they are opened anew, so that the owner begins a new turn first.
     fn forget(&mut self, relay: &Session<C>) {
-        if relay.carrier.has_sent() {
-            self.lost += 1;
-            self.clean.remove(&relay.host);
+        if !relay.carrier.has_sent() {
+            return;
+        }
+        // What was not sent yet is not.
+        let _ = SockRef::from(&relay.stream).set_linger(Some(Duration::ZERO));
+        self.lost += 1;
+        self.clean.remove(&relay.host);
+        for (number, other) in &mut self.relays {
+            if other.host == relay.host {
+                (other.outdated, self.again) = (true, true);
+                if other.opened {
+                    other.leave(*number);
+                } else {
+                    // The owner may have let it in before.
+                    other.over = true;
+                }
+            }
         }
     }
 
@@ -433,6 +455,7 @@ impl<C: Carrier> Thread<C> {
         let late = self.late.iter().map(|(at, ..)| *at);
         let due = self.relays.values().map(Session::due).chain(late).min();
         let limit = due.map(|due| due.saturating_duration_since(now) + Duration::from_millis(1));
+        let limit = if std::mem::take(&mut self.again) { Some(Duration::ZERO) } else { limit };
         let limit = limit.and_then(|limit| Timespec::try_from(limit).ok());
         let mut fds = vec![PollFd::from_borrowed_fd(self.rung.as_fd(), PollFlags::IN)];
         for relay in self.relays.values() {
@@ -479,6 +502,7 @@ impl<C: Carrier> Session<C> {
             queue: VecDeque::new(),
             used: begun,
             leaves: None,
+            outdated: false,
             opened: false,
             over: false,
             renews,
@@ -559,6 +583,7 @@ impl<C: Carrier> Session<C> {
                 self.answered = true;
                 (self.news)(Became::Answered(ticket, answer));
             }
+            Happened::NotSent(ticket) => (self.news)(Became::Answered(ticket, C::not_sent())),
             Happened::Leaves => self.leave(number),
             Happened::Over(waits) => {
                 self.over = true;
@@ -569,6 +594,9 @@ impl<C: Carrier> Session<C> {
 
     /// Sends commands and functions, in their order, as far as the owner takes them.
     fn send(&mut self, told: &mut Told<C>) {
+        if self.outdated {
+            self.refuse(told);
+        }
         while self.carrier.is_ready() && !self.over {
             if matches!(self.queue.front(), Some(Queued::Command(it)) if !self.carrier.takes(it)) {
                 return;
@@ -578,12 +606,24 @@ impl<C: Carrier> Session<C> {
                 Some(Queued::Command(command)) => {
                     self.used = Instant::now();
                     if let Err(ticket) = self.carrier.submit(command, &mut self.out) {
-                        told.push(Happened::Answered(ticket, C::not_sent()));
+                        told.push(Happened::NotSent(ticket));
                     }
                 }
                 Some(Queued::Function(function, done)) => {
                     self.carrier.manage(function, done, &mut self.out, told);
                 }
+            }
+        }
+    }
+
+    /// Commands that were not sent are not; functions are.
+    fn refuse(&mut self, told: &mut Told<C>) {
+        for queued in std::mem::take(&mut self.queue) {
+            match queued {
+                Queued::Command(command) => {
+                    told.push(Happened::NotSent(C::ticket(&command)));
+                }
+                Queued::Function(..) => self.queue.push_back(queued),
             }
         }
     }
