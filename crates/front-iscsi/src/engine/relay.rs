@@ -56,6 +56,10 @@ impl Engine {
         }
         let admission = match relay {
             Some(relay) => {
+                // What this gateway knows has changed, such as its LUNs, the owner does not tell.
+                if nature != Nature::TellsSense && self.tells_attention(conn, command) {
+                    return true;
+                }
                 self.begin_relayed(conn, (slot, relay), (lun, volume), (&relays, command));
                 return true;
             }

@@ -308,6 +308,34 @@ fn what_a_standby_passes_on_and_what_it_answers() {
 }
 
 #[test]
+fn a_standby_tells_its_unit_attentions_before_it_passes_a_command_on() {
+    on_each_driver(|driver| {
+        let (server, address, group, _machine) = open_group(two_targets(memory(16), driver));
+        let requests = relays(&group);
+        set_gate(&group, beside_an_owner().gate());
+        let mut client = Client::try_login(address, Client::options()).expect("it is open");
+        let early = reserve_out(&mut client, REGISTER, 0, 7);
+        let (number, news) = opening(&requests);
+        assert_eq!(done(&mut client, early).status, BUSY);
+        news(News::Opened(number));
+        client.wait_for_bytes();
+        // It has not answered the question when it sends this.
+        let early = reserve_out(&mut client, REGISTER, 0, 7);
+        assert_eq!(done(&mut client, early).status, BUSY);
+        // POWER ON, RESET, OR BUS DEVICE RESET OCCURRED: its session at this gateway is new.
+        let register = reserve_out(&mut client, REGISTER, 0, 7);
+        assert_eq!(sense(&done(&mut client, register)), [6, 0x29, 0]);
+        let register = reserve_out(&mut client, REGISTER, 0, 7);
+        let relayed = command(&requests, number);
+        assert_eq!(relayed.cdb[0], 0x5F);
+        news(News::Answered(relayed.ticket, Answered { status: GOOD, ..Answered::default() }));
+        assert_eq!(done(&mut client, register).status, GOOD);
+        drop(client);
+        assert!(server.stop(Duration::ZERO).flushed);
+    });
+}
+
+#[test]
 fn a_reset_ends_what_standbys_have_yet_and_tells_their_hosts() {
     on_each_driver(|driver| {
         let (server, address, group, machine) = open_group(two_targets(memory(16), driver));
