@@ -15,8 +15,11 @@ use lunet_rbd::{ImageName, Place, Watched};
 
 use crate::serving::{Drained, Serving, Storage};
 use crate::session::{Session, Sizes, may_have};
-use crate::shared::{Heard, Shared, Shares};
+use crate::shared::{self, Heard, Shared, Shares};
 use crate::store::{Error, Said};
+
+/// Threads that ask the cluster for one client, at the most: where an image's storage hangs, they do not end.
+const MOST_ASKING: usize = 64;
 
 /// How long locks that are given back with a client are waited for.
 const RELEASE_LIMIT: Duration = Duration::from_secs(1);
@@ -123,6 +126,8 @@ pub(crate) enum Event {
     Volumes(Vec<Volume>),
     /// It cannot have them.
     NotHad(Error),
+    /// The revision that the cluster has is to be looked at.
+    Revision(Sender<std::result::Result<u64, Error>>),
     /// Whether the group can have other images is to be looked at.
     Look(Vec<String>, Sender<std::result::Result<(), Error>>),
     /// For the state machine.
@@ -202,6 +207,14 @@ impl Handle {
     pub fn look_at(&self, images: Vec<String>) -> Receiver<std::result::Result<(), Error>> {
         let (sender, done) = channel();
         drop(self.0.send(Event::Look(images, sender)));
+        done
+    }
+
+    /// The revision of the group's configuration that the cluster has now; 0 if it has none. Comes when the cluster has answered;
+    /// nothing comes if the group ends before.
+    pub fn revision(&self) -> Receiver<std::result::Result<u64, Error>> {
+        let (sender, done) = channel();
+        drop(self.0.send(Event::Revision(sender)));
         done
     }
 
@@ -388,6 +401,14 @@ impl Driver {
                     self.serving.not_had(&error);
                     None
                 }
+                Ok(Event::Revision(done)) => {
+                    let name = self.config.group.name.clone();
+                    self.beside(done, move |session| {
+                        let shared = shared::load(&shared::open(session.client(), &name)?, &name)?;
+                        Ok(shared.map_or(0, |shared| shared.revision))
+                    });
+                    None
+                }
                 Ok(Event::Look(images, done)) => {
                     self.beside(done, move |session| may_have(session.client(), &images).map(drop));
                     None
@@ -484,12 +505,14 @@ impl Driver {
         let Some(ready) = &self.ready else { return };
         let session = Arc::clone(&ready.session);
         let sender = self.sender.clone();
-        let asked = Builder::new().name("lunet-group-ask".into()).spawn(move || {
-            let result = what(&session);
-            drop(session);
-            drop(sender.send(Event::Input(Input::Done(op, result))));
+        let asked = (Arc::strong_count(&session) <= MOST_ASKING).then(|| {
+            Builder::new().name("lunet-group-ask".into()).spawn(move || {
+                let result = what(&session);
+                drop(session);
+                drop(sender.send(Event::Input(Input::Done(op, result))));
+            })
         });
-        if asked.is_err() {
+        if !matches!(asked, Some(Ok(_))) {
             drop(self.sender.send(Event::Input(Input::Done(op, Err(NO_THREAD)))));
         }
     }

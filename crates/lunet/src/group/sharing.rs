@@ -1,6 +1,6 @@
 //! What the gateways of a group share of their configuration: between the cluster and what is served here.
 
-use std::sync::mpsc::RecvTimeoutError;
+use std::sync::mpsc::{Receiver, RecvTimeoutError};
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 
@@ -73,14 +73,16 @@ impl Writers {
     }
 }
 
-impl Clusters for Writers {
-    fn look_at(&self, group: &str, images: Vec<String>) -> Result<()> {
-        if images.is_empty() {
-            return Ok(());
-        }
+impl Writers {
+    /// Asks the cluster of a group something before it is changed.
+    fn asks<T>(
+        &self,
+        group: &str,
+        what: impl FnOnce(&Handle) -> Receiver<Result<T, Error>>,
+    ) -> Result<T> {
         let thread = self.thread(group).ok_or_else(|| anyhow!("group {group} does not run"))?;
-        match thread.look_at(images).recv_timeout(WRITE) {
-            Ok(Ok(())) => Ok(()),
+        match what(&thread).recv_timeout(WRITE) {
+            Ok(Ok(answer)) => Ok(answer),
             Ok(Err(error @ Error::NoClient)) => refuse(
                 Code::NotServed,
                 format!("group {group}: {error}, so its configuration cannot be changed from here"),
@@ -96,6 +98,19 @@ impl Clusters for Writers {
                 "try again when it answers",
             ),
         }
+    }
+}
+
+impl Clusters for Writers {
+    fn look_at(&self, group: &str, images: Vec<String>) -> Result<()> {
+        if images.is_empty() {
+            return Ok(());
+        }
+        self.asks(group, |thread| thread.look_at(images))
+    }
+
+    fn revision(&self, group: &str) -> Result<u64> {
+        self.asks(group, Handle::revision)
     }
 
     fn write(&self, shared: &config::Shared) -> Result<()> {

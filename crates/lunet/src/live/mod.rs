@@ -265,6 +265,9 @@ impl Manager {
     }
 
     fn dispatch(&self, now: &Served, change: &Change) -> Result<Done> {
+        if let Some(shared) = of_rules(change).and_then(|target| now.plan.shared_with(target)) {
+            self.is_latest(shared)?;
+        }
         match change {
             Change::Apply { force, keep_sessions } => {
                 self.apply(now, Consent { force: *force, keep_sessions: *keep_sessions })
@@ -607,6 +610,18 @@ fn not_begun(error: StartError) -> anyhow::Error {
             anyhow!(trouble::listening(address, &source, "take another address"))
         }
         error => lunet_api::Error::new(Code::Failed, error.to_string()).into(),
+    }
+}
+
+/// The target whose rules are changed, if that is all.
+fn of_rules(change: &Change) -> Option<&str> {
+    match change {
+        Change::AllowInitiators { target, .. }
+        | Change::DenyInitiators { target, .. }
+        | Change::OpenTarget { target }
+        | Change::AddUser { target, .. }
+        | Change::RemoveUser { target, .. } => Some(target),
+        _ => None,
     }
 }
 

@@ -30,6 +30,12 @@ pub trait Clusters: Send + Sync {
     /// One is not there, or somebody uses it, or that is not known.
     fn look_at(&self, group: &str, images: Vec<String>) -> Result<()>;
 
+    /// The revision of what a group shares that its cluster has now.
+    ///
+    /// # Errors
+    /// It cannot be known from here.
+    fn revision(&self, group: &str) -> Result<u64>;
+
     /// Writes what a group shares, in the place of the revision before.
     ///
     /// # Errors
@@ -61,6 +67,25 @@ impl Manager {
     /// Counts the changes of what groups share.
     pub fn generation(&self) -> u64 {
         self.generation.load(Ordering::Acquire)
+    }
+
+    /// Sees whether what is known here is what the cluster has. Of a revision that is not in force any more, nobody can say what
+    /// there is to change.
+    pub(super) fn is_latest(&self, shared: &Shared) -> Result<()> {
+        let Shared { group, revision, .. } = shared;
+        let clusters = self.clusters.get().ok_or_else(|| anyhow!("no group runs yet"))?;
+        let there = clusters.revision(group)?;
+        if there == *revision {
+            return Ok(());
+        }
+        refuse(
+            Code::ChangedByHand,
+            format!(
+                "the configuration of group {group} was changed meanwhile: the cluster has revision {there}, and this gateway serves \
+                 by {revision}"
+            ),
+            "try again in some seconds; `lunet group list` says if this gateway cannot take it over",
+        )
     }
 
     /// The plan after an edit of the rules of a target, weighed: in the file, or in what its group shares.
@@ -144,6 +169,7 @@ impl Manager {
         let _one = self.begin(format!("a change of the configuration of group {group}"))?;
         let now = self.now();
         let current = shared_of(&now, group)?;
+        self.is_latest(current)?;
         self.remarks().clear();
         let (text, before) = match lunet_group::split(given) {
             Err(why) => {
