@@ -171,6 +171,15 @@ pub enum Notice {
         /// When the next takeover may begin by itself.
         again: Duration,
     },
+    /// The group does not get the volumes that it is to have.
+    #[error(
+        "the group keeps its volumes as they are, as commands to some of them do not end: end what holds them up, such as OSDs of \
+         their pool that are missing; it is tried again every {} s", again.as_secs()
+    )]
+    NotDrained {
+        /// When that is.
+        again: Duration,
+    },
     /// Another server says that it is this gateway.
     #[error(
         "another server that runs is gateway {0} of the group as well: give each its own number, and portals with that as their \

@@ -23,6 +23,10 @@ const HAND_OVER_LIMIT: Duration = Duration::from_secs(6);
 /// ordered so soon behind a takeover begins later.
 const HEARD: Duration = Duration::from_millis(5500);
 
+/// When a group gets other volumes whose owner could not give its locks back, as commands do not end: hosts of its other images
+/// are not to wait for those again and again.
+const VOLUMES_AGAIN: Duration = Duration::from_secs(30);
+
 /// What an owner knows of those who watch its images: they watch the record as well.
 #[derive(Debug, Default)]
 pub(crate) struct Watchers {
@@ -32,6 +36,8 @@ pub(crate) struct Watchers {
     to: Option<GatewayId>,
     /// Or what volumes it is to have.
     volumes: Option<Vec<Volume>>,
+    /// Not before that.
+    volumes_at: Duration,
 }
 
 /// A move under way.
@@ -138,15 +144,22 @@ impl Gateway {
         if let Some(to) = self.watchers.to.take() {
             return self.begin_move(to);
         }
-        if let Some(volumes) = self.watchers.volumes.take() {
+        if self.now >= self.watchers.volumes_at
+            && let Some(volumes) = self.watchers.volumes.take()
+        {
             self.drain(self.config.me, Some(volumes));
         }
     }
 
     /// When that may be.
     pub(crate) fn next_move(&self) -> Option<Duration> {
-        let waits = self.watchers.to.is_some() || self.watchers.volumes.is_some();
-        waits.then_some(self.watchers.heard).filter(|due| *due > self.now)
+        let Watchers { heard, to, volumes, volumes_at } = &self.watchers;
+        let due = match (to, volumes) {
+            (Some(_), _) => *heard,
+            (None, Some(_)) => (*heard).max(*volumes_at),
+            (None, None) => return None,
+        };
+        (due > self.now).then_some(due)
     }
 
     /// The group is to have these volumes.
@@ -237,10 +250,12 @@ impl Gateway {
         self.forget(|purpose| matches!(purpose, Purpose::Move));
         self.role = Role::Owner(None);
         self.set_gate(Gate::open(self.gate.epoch()));
-        // Nobody has ordered other volumes: whoever wants them says so again.
         if to != self.config.me {
-            self.act(Action::Refuse(Order::MoveTo(to), Refusal::NotDrained));
+            return self.act(Action::Refuse(Order::MoveTo(to), Refusal::NotDrained));
         }
+        // Nobody has ordered other volumes: whoever wants them says so again.
+        self.watchers.volumes_at = self.now + VOLUMES_AGAIN;
+        self.act(Action::Notice(Notice::NotDrained { again: VOLUMES_AGAIN }));
     }
 
     /// The group has left.

@@ -912,9 +912,18 @@ fn an_owner_whose_commands_do_not_end_keeps_its_volumes() {
     let actions = bench.input(Input::Tick);
     assert!(bench.gateway.gate().is_open());
     assert!(!actions.iter().any(|action| matches!(action, Action::Refuse(..))), "{actions:?}");
-    // It is asked for again.
+    let told = |action: &Action| matches!(action, Action::Notice(Notice::NotDrained { .. }));
+    assert!(actions.iter().any(told), "{actions:?}");
+    // It is asked for again at once, and tried again later: hosts of other images go on meanwhile.
+    let drains = |action: &Action| matches!(action, Action::Drain(_));
     let again = bench.input(Input::Volumes(vec![volume("rbd/a")]));
-    assert!(again.iter().any(|action| matches!(action, Action::Drain(_))), "{again:?}");
+    assert!(!again.iter().any(drains), "{again:?}");
+    bench.now += 29 * SECOND;
+    assert!(!bench.input(Input::Tick).iter().any(drains));
+    let due = bench.gateway.timeout().expect("it is tried again");
+    assert!(due <= bench.now + SECOND, "{due:?}");
+    bench.now += SECOND;
+    assert!(bench.input(Input::Tick).iter().any(drains));
 }
 
 #[test]

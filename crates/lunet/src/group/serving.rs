@@ -250,8 +250,13 @@ impl Serving for Server {
     }
 
     fn notice(&mut self, notice: &Notice) {
+        let told = Some(notice.to_string());
         tracing::error!(group = %self.name, "{notice}");
-        self.state().notice = Some(notice.to_string());
+        let mut state = self.state();
+        match notice {
+            Notice::NotDrained { .. } => state.not_had = told,
+            _ => state.notice = told,
+        }
     }
 
     fn trouble(&mut self, trouble: Option<&Error>) {
