@@ -14,7 +14,7 @@ use lunet_gateway::{
 use lunet_rbd::{ImageName, Place, Watched};
 
 use crate::serving::{Drained, Serving, Storage};
-use crate::session::{Session, Sizes, may_have};
+use crate::session::{Session, Sizes};
 use crate::shared::{self, Heard, Shared, Shares};
 use crate::store::{Error, Said};
 
@@ -410,7 +410,7 @@ impl Driver {
                     None
                 }
                 Ok(Event::Look(images, done)) => {
-                    self.beside(done, move |session| may_have(session.client(), &images).map(drop));
+                    self.beside(done, move |session| session.may_have(&images).map(drop));
                     None
                 }
             };
@@ -676,7 +676,7 @@ impl Driver {
             let is_new = |it: &Volume| known.iter().all(|known| known.image != it.image);
             let mut new: Vec<_> = volumes.iter_mut().filter(|it| is_new(it)).collect();
             let images: Vec<_> = new.iter().map(|volume| volume.image.clone()).collect();
-            let found = may_have(session.client(), &images);
+            let found = session.may_have(&images);
             if let Ok(found) = &found {
                 for (volume, found) in new.iter_mut().zip(found) {
                     (volume.id, volume.bytes) = found.clone();

@@ -206,6 +206,21 @@ impl Session {
         failed(self.object.read()).map(Reply::Record)
     }
 
+    /// Sees whether the group can have more images: [`may_have`].
+    pub fn may_have(&self, images: &[String]) -> std::result::Result<Vec<(String, u64)>, Error> {
+        may_have(self.client(), images).map_err(|error| match error {
+            Error::InUse { image, address } if self.is_owner(&address) => Error::OwnStill(image),
+            other => other,
+        })
+    }
+
+    /// True if a client is that of the group's owner, by the record as it is now.
+    fn is_owner(&self, address: &str) -> bool {
+        let record = self.object.read().ok().and_then(|bytes| Record::decode(&bytes).ok());
+        let owner = record.and_then(|record| record.owner);
+        owner.is_some_and(|owner| owner.client.address == address)
+    }
+
     pub fn look(&self) -> Result {
         let record = failed(self.object.read())?;
         let mut locks = Vec::new();

@@ -103,6 +103,11 @@ pub enum Error {
         /// Who has its lock.
         address: String,
     },
+    /// The group's own owner has an image yet that is to come into the group.
+    #[error(
+        "the group's own owner has image {0} locked yet, as it has left the group just now: try again in some seconds"
+    )]
+    OwnStill(String),
     /// It makes no sense.
     #[error(transparent)]
     Invalid(#[from] Invalid),
