@@ -374,6 +374,8 @@ pub(super) fn clear_here(shard: &mut Shard, clear: &Clear, asking: Option<(ConnI
         let cleared = |seen: &SessionLun| clear.volumes.iter().find(|it| it.volume == seen.volume);
         let concerned: Vec<(usize, u16, bool)> =
             concerned.filter_map(|(at, seen)| Some((at, seen.lun, cleared(seen)?.tells))).collect();
+        // The session of a host at another gateway stays, and it hears of the reset there.
+        let is_here = session.through.is_none();
         let same_target = session.nexus.target == clear.target;
         let reached = !concerned.is_empty();
         for (at, lun, tells) in concerned {
@@ -397,7 +399,7 @@ pub(super) fn clear_here(shard: &mut Shard, clear: &Clear, asking: Option<(ConnI
                 session.luns[at].nexus.establish(attention);
             }
         }
-        let ends = clear.cause == Cause::ColdReset && same_target && reached;
+        let ends = clear.cause == Cause::ColdReset && is_here && same_target && reached;
         if ends && own.is_none() {
             shard.drain(slot);
         }

@@ -338,7 +338,9 @@ fn a_standby_tells_its_unit_attentions_before_it_passes_a_command_on() {
 #[test]
 fn a_reset_ends_what_standbys_have_yet_and_tells_their_hosts() {
     on_each_driver(|driver| {
-        let (server, address, group, machine) = open_group(two_targets(memory(16), driver));
+        let mut config = two_targets(memory(16), driver);
+        config.layout.targets[0].allow_reset = true;
+        let (server, address, group, machine) = open_group(config);
         let _requests = relays(&group);
         let relay = || {
             let options = through(2, machine.gate().epoch().0, SECRET);
@@ -362,6 +364,13 @@ fn a_reset_ends_what_standbys_have_yet_and_tells_their_hosts() {
         }
         // The one that has asked goes on.
         until("it is asked", || judge.write(0, 0, vec![3; 512]) == GOOD);
+        // TARGET COLD RESET ends sessions of this gateway, and those of hosts at others are told.
+        assert_eq!(relay().write(0, 0, vec![1; 512]), BUSY, "the way is another");
+        let mut around = relay();
+        assert_eq!(around.write(0, 0, vec![1; 512]), GOOD);
+        assert_eq!(judge.manage(TmfFunction::TargetColdReset, 0, None), TmfResponse::Complete);
+        let write = around.finish(0, &rw16(WRITE_16, 0, 1), Data::Write(vec![2; 512]));
+        assert_eq!(sense(&write), RESET);
         drop(judge);
         assert!(server.stop(Duration::ZERO).flushed);
     });

@@ -95,7 +95,7 @@ impl Writers {
                     "the cluster of group {group} has not answered within {} s: nothing was changed",
                     WRITE.as_secs()
                 ),
-                "try again when it answers",
+                "`ceph -s` says why, such as a full pool; try again when it answers",
             ),
         }
     }
@@ -143,7 +143,7 @@ impl Clusters for Writers {
                     "the cluster of group {group} has not answered within {} s: it is not known whether revision {revision} is there",
                     WRITE.as_secs()
                 ),
-                format!("{fix}, when the cluster answers"),
+                format!("`ceph -s` says why, such as a full pool; {fix}, when the cluster answers"),
             ),
             Err(RecvTimeoutError::Disconnected) => {
                 refuse(Code::Failed, format!("group {group} has ended meanwhile"), fix)
