@@ -140,6 +140,10 @@ pub struct VolumeTime {
     pub memory_waits: u64,
     /// How often something waited because the volume had as much at its storage as it may have.
     pub storage_full: u64,
+    /// How often an operation has waited for a limit that is configured.
+    pub limit_waits: u64,
+    /// How long those that wait no longer have waited together, in microseconds.
+    pub limit_us: u64,
     /// What the operations that were timed have waited for.
     pub stages: StageTimes,
     /// Operations of each shard that had any, by its number.
@@ -155,6 +159,8 @@ impl VolumeTime {
             storage_busy_us: us(count.storage_busy()),
             memory_waits: count.memory_waits(),
             storage_full: count.storage_full(),
+            limit_waits: count.limit_waits().0,
+            limit_us: us(count.limit_waits().1),
             stages: *count.stages(),
             shards: count.shards().to_vec(),
         }

@@ -37,6 +37,8 @@ pub struct VolumeCount {
     pub(crate) stages: StageTimes,
     /// Commands that have waited for buffer memory, and those that have waited for room at the storage.
     pub(crate) waits: (u64, u64),
+    /// Operations that have waited for a limit, and how long all of them have.
+    pub(crate) limit: (u64, Duration),
     /// Time with operations at work, and with requests at the storage; known in a report only.
     pub(crate) busy: (Duration, Duration),
     /// Commands at work; known in a report only.
@@ -88,6 +90,7 @@ impl Default for VolumeCount {
             time: 0,
             stages: StageTimes::default(),
             waits: (0, 0),
+            limit: (0, Duration::ZERO),
             busy: (Duration::ZERO, Duration::ZERO),
             in_flight: 0,
             shards: Vec::new(),
@@ -132,6 +135,7 @@ impl VolumeCount {
         self.time += other.time;
         self.stages.add(&other.stages);
         self.waits = (self.waits.0 + other.waits.0, self.waits.1 + other.waits.1);
+        self.limit = (self.limit.0 + other.limit.0, self.limit.1 + other.limit.1);
         self.busy = (self.busy.0 + other.busy.0, self.busy.1 + other.busy.1);
         self.shards.extend_from_slice(&other.shards);
         for (sum, part) in self.latency.iter_mut().zip(&other.latency) {
@@ -193,6 +197,12 @@ impl VolumeCount {
     /// How often the volume had as much at its storage as it may have, and something waited for that.
     pub fn storage_full(&self) -> u64 {
         self.waits.1
+    }
+
+    /// How often an operation has waited for a limit that is configured, and how long all of them have waited. Those that
+    /// wait now are counted without their time.
+    pub fn limit_waits(&self) -> (u64, Duration) {
+        self.limit
     }
 
     /// Commands of each shard that had any, by its number; empty but in a report.

@@ -7,12 +7,14 @@
 #![forbid(unsafe_code)]
 
 mod channel;
+mod clients;
 mod count;
 mod executor;
 mod fence;
 mod health;
 mod hold;
 mod keeper;
+mod limit;
 mod locks;
 mod memory;
 mod offload;
@@ -23,14 +25,17 @@ pub mod reserve;
 mod stage;
 mod storage;
 mod stride;
+mod throttle;
 mod volume;
 mod work;
 
+pub use clients::{ClientLimits, ClientRates, ClientRule, Clients};
 pub use count::{Kind, VolumeCount};
 pub use executor::{Executor, NoChannel, Step};
 pub use health::{Cause, Fault, Health, MarkFile, StorageId, read_mark};
 pub use hold::{HeldVolume, HoldError};
 pub use keeper::{Keeper, Orders};
+pub use limit::{Cost, DEFAULT_BURST, Limit, Rates};
 pub use locks::Waiter;
 pub use memory::{BACKLOG_HIGH, Budget, take};
 pub use offload::{Offload, SlowWork, Ticket};

@@ -1,5 +1,6 @@
 //! The volumes of one shard, by their slots.
 
+use std::collections::VecDeque;
 use std::ops::{Index, IndexMut};
 use std::sync::Arc;
 use std::time::Duration;
@@ -7,6 +8,7 @@ use std::time::Duration;
 use lunet_ring::Account;
 
 use crate::count::{Busy, VolumeCount};
+use crate::operation::OperationId;
 use crate::queue::Watch;
 use crate::stage::Sampler;
 use crate::volume::Volume;
@@ -56,6 +58,8 @@ pub struct OpenVolume<F> {
     pub(crate) guarded: bool,
     /// Requests at the storage that locks wait for.
     pub(crate) watches: Vec<Watch>,
+    /// Operations that wait for a limit, in their order.
+    pub(crate) line: VecDeque<OperationId>,
 }
 
 impl<F> OpenVolume<F> {
@@ -74,6 +78,7 @@ impl<F> OpenVolume<F> {
             orphans: 0,
             guarded: true,
             watches: Vec::new(),
+            line: VecDeque::new(),
         }
     }
 

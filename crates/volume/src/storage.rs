@@ -107,6 +107,12 @@ pub struct Storage<F> {
     pub(crate) drains: Vec<Drain>,
     /// A lock waits for answers by reference that are on their way to clients.
     pub(crate) lending: bool,
+    /// Volumes with operations that wait for a limit.
+    pub(crate) lines: Vec<VolumeId>,
+    /// When one of them may go on, or is to be looked at.
+    pub(crate) line_due: Option<Duration>,
+    /// Operations that have waited for a limit, and may go on.
+    pub(crate) passed: Vec<OperationId>,
     /// For the one comparison that must get on when memory is short.
     pub(crate) spare: Option<Buf>,
     /// The number of the next work for another thread.
@@ -134,6 +140,9 @@ impl<F> Storage<F> {
             looked: Duration::ZERO,
             drains: Vec::new(),
             lending: false,
+            lines: Vec::new(),
+            line_due: None,
+            passed: Vec::new(),
             spare,
             next_ticket: 0,
         }

@@ -9,6 +9,7 @@ use lunet_block::{ByteRange, Caps};
 
 use crate::fence::Fence;
 use crate::health::{Cause, Health};
+use crate::limit::Limit;
 use crate::locks::Locks;
 use crate::reserve::{Shared, Store};
 
@@ -33,6 +34,8 @@ pub struct Volume<F> {
     pub fence: Arc<Fence>,
     /// Ranges that commands have for themselves.
     pub(crate) locks: Arc<Locks>,
+    /// How much may be done with it in a time.
+    pub limit: Arc<Limit>,
     /// Who may use it.
     pub reservations: Arc<Shared>,
     /// What keeps its state through power loss.
@@ -67,6 +70,7 @@ impl<F> Volume<F> {
             health,
             fence: Arc::default(),
             locks: Arc::default(),
+            limit: Arc::default(),
             reservations: Arc::default(),
             store: None,
             path,
@@ -79,7 +83,8 @@ impl<F> Volume<F> {
     #[must_use]
     pub fn in_place_of(self, old: &Self) -> Self {
         let (fence, locks) = (old.fence.clone(), old.locks.clone());
-        Self { fence, locks, reservations: old.reservations.clone(), ..self }
+        let (limit, reservations) = (old.limit.clone(), old.reservations.clone());
+        Self { fence, locks, limit, reservations, ..self }
     }
 
     /// Passes on to the next start what does not survive a power loss. The server has ended.

@@ -1,0 +1,213 @@
+//! Commands wait for the limits of their volume, and nothing else does.
+
+use std::num::NonZeroU64;
+use std::time::{Duration, Instant};
+
+use lunet_front_iscsi::Handle;
+use lunet_iscsi::initiator::{Data, Outcome, Tag};
+use lunet_iscsi::pdu::{TmfFunction, TmfResponse};
+use lunet_volume::Rates;
+
+use crate::support::client::{Client, rw16};
+use crate::support::status::GOOD;
+use crate::support::{config, file_volume, memory, on_each_driver, start, until};
+
+/// So slow that a MiB takes the rest of a test, and more.
+const SLOW: Rates = rates(None, Some(64 << 10));
+
+const fn rates(iops: Option<u64>, bandwidth: Option<u64>) -> Rates {
+    const fn rate(of: Option<u64>) -> Option<NonZeroU64> {
+        match of {
+            Some(rate) => NonZeroU64::new(rate),
+            None => None,
+        }
+    }
+    Rates { iops: rate(iops), bandwidth: rate(bandwidth), burst: Duration::from_millis(10) }
+}
+
+fn limit(handle: &Handle, rates: Rates) {
+    handle.limit(|name| (name == "v0").then_some(rates));
+}
+
+/// How often operations have waited for the limit.
+fn waits(handle: &Handle) -> u64 {
+    handle.stats().volumes[0].time.limit_waits
+}
+
+/// A write that waits, behind one that has used up the limit for the rest of the test.
+fn waiting_write(client: &mut Client, handle: &Handle, len: usize) -> Tag {
+    client.works(0);
+    limit(handle, SLOW);
+    assert_eq!(client.read(0, 0, 2048).0, GOOD, "what is larger than the burst passes");
+    let write = client.start(0, &rw16(0x8A, 8, (len / 512) as u32), Data::Write(vec![0xAA; len]));
+    until("the write waits", || waits(handle) == 1);
+    write
+}
+
+#[test]
+fn operations_are_kept_to_their_rate() {
+    on_each_driver(|driver| {
+        let dir = tempfile::tempdir().expect("a directory");
+        let (server, address) = start(config(vec![file_volume(&dir)], driver));
+        let handle = server.handle();
+        let mut clients: Vec<Client> = (0..3).map(|n| Client::login(address, n)).collect();
+        clients.iter_mut().for_each(|client| client.works(0));
+        limit(&handle, rates(Some(100), None));
+        let began = Instant::now();
+        let read = |client: &mut Client, n: u64| {
+            client.start(0, &rw16(0x88, n, 1), Data::Read(vec![0; 512]))
+        };
+        for _ in 0..5 {
+            for client in &mut clients {
+                let tags: Vec<Tag> = (0..10).map(|n| read(client, n)).collect();
+                tags.into_iter().for_each(|tag| drop(client.outcome(tag)));
+            }
+        }
+        // 150 operations, of which the burst is one, and each of two shards may be one ahead.
+        assert!(began.elapsed() >= Duration::from_millis(1450), "{:?}", began.elapsed());
+        assert!(waits(&handle) > 0);
+        limit(&handle, Rates::default());
+        let before = waits(&handle);
+        clients.iter_mut().for_each(|client| client.works(0));
+        assert_eq!(waits(&handle), before, "without a limit nothing waits");
+        assert!(server.stop(Duration::ZERO).flushed);
+    });
+}
+
+#[test]
+fn a_waiting_write_is_aborted_at_once_and_takes_no_effect() {
+    on_each_driver(|driver| {
+        // With the command, partly with it, and all after it was asked for.
+        for len in [4096, 1 << 20] {
+            let (server, address) = start(config(vec![memory(4)], driver));
+            let handle = server.handle();
+            let mut client = Client::login(address, 1);
+            let write = waiting_write(&mut client, &handle, len);
+            let aborted = client.manage(TmfFunction::AbortTask, 0, Some(write));
+            assert_eq!(aborted, TmfResponse::Complete);
+            limit(&handle, Rates::default());
+            // Nothing is fenced off, as nothing was at the storage.
+            let (status, data) = client.read(0, 8, (len / 512) as u32);
+            assert_eq!(status, GOOD);
+            assert!(data.iter().all(|byte| *byte != 0xAA), "it was never written");
+            assert_eq!(client.write(0, 8, vec![1; 512]), GOOD);
+            assert!(server.stop(Duration::ZERO).flushed);
+        }
+    });
+}
+
+#[test]
+fn a_reset_of_the_unit_reaches_what_waits_in_another_session() {
+    on_each_driver(|driver| {
+        let (server, address) = start(config(vec![memory(4)], driver));
+        let handle = server.handle();
+        let (mut one, mut other) = (Client::login(address, 1), Client::login(address, 2));
+        other.works(0);
+        waiting_write(&mut one, &handle, 4096);
+        let reset = other.manage(TmfFunction::LogicalUnitReset, 0, None);
+        assert_eq!(reset, TmfResponse::Complete);
+        until("nothing is at work", || handle.stats().volumes[0].commands_in_flight == 0);
+        limit(&handle, Rates::default());
+        let (status, data) = loop {
+            // After the unit attention of the reset.
+            match other.read(0, 8, 8) {
+                (GOOD, data) => break (GOOD, data),
+                _ => continue,
+            }
+        };
+        assert_eq!(status, GOOD);
+        assert!(data.iter().all(|byte| *byte != 0xAA));
+        assert!(server.stop(Duration::ZERO).flushed);
+    });
+}
+
+#[test]
+fn a_session_that_ends_leaves_nothing_in_the_line() {
+    on_each_driver(|driver| {
+        let (server, address) = start(config(vec![memory(4)], driver));
+        let handle = server.handle();
+        let mut client = Client::login(address, 1);
+        waiting_write(&mut client, &handle, 4096);
+        drop(client);
+        until("nothing is at work", || handle.stats().volumes[0].commands_in_flight == 0);
+        assert!(server.stop(Duration::ZERO).flushed);
+    });
+}
+
+#[test]
+fn a_server_stops_although_operations_wait() {
+    let (server, address) = start(config(vec![memory(4)], lunet_ring::DriverChoice::Auto));
+    let mut client = Client::login(address, 1);
+    waiting_write(&mut client, &server.handle(), 4096);
+    let began = Instant::now();
+    assert!(server.stop(Duration::ZERO).flushed);
+    // What the limit would have taken.
+    assert!(began.elapsed() < Duration::from_secs(12), "{:?}", began.elapsed());
+}
+
+#[test]
+fn a_higher_limit_lets_those_go_on_that_wait_for_the_lower_one() {
+    on_each_driver(|driver| {
+        let (server, address) = start(config(vec![memory(4)], driver));
+        let handle = server.handle();
+        let mut client = Client::login(address, 1);
+        let write = waiting_write(&mut client, &handle, 1 << 20);
+        assert!(!client.has_answer(write));
+        let began = Instant::now();
+        limit(&handle, rates(None, Some(1 << 30)));
+        let Outcome::Completed(completion) = client.outcome(write).outcome else {
+            panic!("the write was not answered")
+        };
+        assert_eq!(completion.status, GOOD);
+        assert!(began.elapsed() < Duration::from_secs(8), "less than what it waited for");
+        assert_eq!(client.read(0, 8, 1).1, vec![0xAA; 512]);
+        assert!(server.stop(Duration::ZERO).flushed);
+    });
+}
+
+#[test]
+fn what_moves_no_blocks_does_not_wait() {
+    on_each_driver(|driver| {
+        let (server, address) = start(config(vec![memory(4)], driver));
+        let handle = server.handle();
+        let mut client = Client::login(address, 1);
+        let write = waiting_write(&mut client, &handle, 4096);
+        // TEST UNIT READY, SYNCHRONIZE CACHE, PERSISTENT RESERVE IN.
+        assert_eq!(client.finish(0, &[0; 6], Data::None).status, GOOD);
+        let mut flush = [0; 10];
+        flush[0] = 0x35;
+        assert_eq!(client.finish(0, &flush, Data::None).status, GOOD);
+        let keys = [0x5E, 0, 0, 0, 0, 0, 0, 0, 8, 0];
+        let tag = client.start(0, &keys, Data::Read(vec![0; 8]));
+        client.outcome(tag);
+        assert!(!client.has_answer(write));
+        assert_eq!(waits(&handle), 1);
+        limit(&handle, Rates::default());
+        client.outcome(write);
+        assert!(server.stop(Duration::ZERO).flushed);
+    });
+}
+
+#[test]
+fn what_the_storage_does_by_itself_is_paid_for() {
+    on_each_driver(|driver| {
+        let (server, address) = start(config(vec![memory(4), memory(4)], driver));
+        let handle = server.handle();
+        let mut client = Client::login(address, 1);
+        waiting_write(&mut client, &handle, 4096);
+        // WRITE SAME with a block, WRITE AND VERIFY, VERIFY with data, COMPARE AND WRITE wait as well.
+        let block = || Data::Write(vec![3; 512]);
+        client.start(0, &rw16(0x93, 0, 64), block());
+        client.start(0, &rw16(0x8E, 0, 1), block());
+        let mut verify = rw16(0x8F, 0, 1);
+        verify[1] = 2;
+        client.start(0, &verify, block());
+        let mut swap = [0; 16];
+        (swap[0], swap[13]) = (0x89, 1);
+        client.start(0, &swap, Data::Write(vec![0; 1024]));
+        until("all of them wait", || waits(&handle) == 5);
+        assert_eq!(client.manage(TmfFunction::AbortTaskSet, 0, None), TmfResponse::Complete);
+        until("nothing is at work", || handle.stats().volumes[0].commands_in_flight == 0);
+        assert!(server.stop(Duration::ZERO).flushed);
+    });
+}
