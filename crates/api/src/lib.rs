@@ -29,7 +29,7 @@ mod words;
 
 pub use change::{
     Change, Difference, Done, NewSecret, NewUser, NewVolume, Preview, SecretText, SessionChange,
-    SessionFate,
+    SessionFate, VolumeLimits,
 };
 pub use error::{Code, Error};
 pub use event::{Interval, OperationRates, Rates, SessionRates, ShardRates, VolumeRates};
@@ -54,4 +54,4 @@ pub use wire::{Call, Reply, TOO_MANY, Unread, read_call, read_reply};
 /// The version of this API. It grows when a request, a change or a field of a change is added.
 ///
 /// 1 had errors without a code, and named no version.
-pub const VERSION: u32 = 2;
+pub const VERSION: u32 = 3;

@@ -311,6 +311,10 @@ pub struct VolumeTime {
     pub memory_waits: u64,
     /// How often something waited because the volume had as much at its storage as it may have.
     pub storage_full: u64,
+    /// How often an operation has waited for a limit of its volume, its initiator or its session.
+    pub limit_waits: u64,
+    /// How long those that wait no longer have waited together, in microseconds.
+    pub limit_us: u64,
     /// Operations that were timed, and have ended: one in 64, and more while there are few.
     pub timed: u64,
     /// What those have waited for.

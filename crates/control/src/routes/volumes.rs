@@ -2,7 +2,9 @@
 
 use axum::http::StatusCode;
 use axum::response::Response;
-use lunet_api::{Answer, Backend, Change, Done, NewVolume, Request, Snapshot, Volume};
+use lunet_api::{
+    Answer, Backend, Change, Done, NewVolume, Request, Snapshot, Volume, VolumeLimits,
+};
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
@@ -154,6 +156,11 @@ fn resize(call: &Call) -> Result<Change, Problem> {
     Ok(Change::ResizeVolume { name: volume(call), size })
 }
 
+fn limit(call: &Call) -> Result<Change, Problem> {
+    let limits: VolumeLimits = call.json()?;
+    Ok(Change::LimitVolume { name: volume(call), limits })
+}
+
 fn delete(call: &Call) -> Result<Change, Problem> {
     let (keep_data, force) = (call.flag("keep_data")?, call.flag("force")?);
     Ok(Change::DeleteVolume { name: volume(call), keep_data, force })
@@ -206,6 +213,16 @@ pub(super) const ROUTES: &[Route] = &[
         resize,
     )
     .body(one::<Resize>)
+    .answer(one::<Done>)
+    .tagged(TAGGED),
+    change(
+        Verb::Patch,
+        "/api/v1/volumes/{name}/limits",
+        Role::Operator,
+        "Limits what is done with a volume in a time",
+        limit,
+    )
+    .body(one::<VolumeLimits>)
     .answer(one::<Done>)
     .tagged(TAGGED),
     change(

@@ -7,7 +7,7 @@ use anyhow::{Result, bail};
 use clap::{Args, Subcommand, ValueEnum};
 use lunet::control::Client;
 use lunet::{config, tables, units};
-use lunet_api::{Change, NewVolume};
+use lunet_api::{Change, NewVolume, VolumeLimits};
 
 use super::{Ask, Forced, Sure, answer, complete, width};
 
@@ -28,6 +28,8 @@ pub enum VolumeCommand {
         #[command(flatten)]
         ask: Ask,
     },
+    /// Limit what is done with a volume in a second, or lift its limits
+    Limit(Limit),
     /// Reopen the storage of a volume after a failed write-back, so that it can be flushed again
     Reopen {
         /// Volume
@@ -105,6 +107,33 @@ pub enum VolumeCommand {
         #[command(flatten)]
         with: Forced,
     },
+}
+
+/// `lunet volume limit`
+#[derive(Args)]
+pub struct Limit {
+    /// Volume
+    #[arg(add = complete::volume())]
+    name: String,
+    /// Operations per second; `none` for no limit
+    #[arg(long, value_name = "NUMBER|none", value_parser = iops)]
+    iops: Option<u64>,
+    /// Bytes per second, such as 200MiB; `none` for no limit
+    #[arg(long, value_name = "SIZE|none", value_parser = bandwidth)]
+    bandwidth: Option<u64>,
+    /// What was not used of so long a time may be used at once [default: 100ms]
+    #[arg(long, value_name = "TIME", value_parser = burst)]
+    burst: Option<u64>,
+    #[command(flatten)]
+    ask: Ask,
+}
+
+impl Limit {
+    fn run(self) -> Result<ExitCode> {
+        let Self { name, iops, bandwidth, burst, ask } = self;
+        let limits = VolumeLimits { iops, bytes_per_s: bandwidth, burst_ms: burst };
+        ask.change(Change::LimitVolume { name, limits })
+    }
 }
 
 /// `lunet volume create`
@@ -226,6 +255,7 @@ pub fn run(command: VolumeCommand) -> Result<ExitCode> {
         VolumeCommand::Resize { name, size, ask } => {
             ask.change(Change::ResizeVolume { name, size })
         }
+        VolumeCommand::Limit(limit) => limit.run(),
         VolumeCommand::Reopen { name, ask } => ask.change(Change::ReopenVolume { name }),
         VolumeCommand::Recreate { name, sure, ask } => {
             sure.meant(&format!(
@@ -292,6 +322,28 @@ fn there(yes: bool, place: &super::Where, volume: &str, snapshot: Option<&str>) 
         bail!("there is no snapshot {volume}@{snapshot}{near}");
     }
     Ok(())
+}
+
+/// 0 stands for none.
+fn iops(text: &str) -> Result<u64, String> {
+    match text {
+        "none" => Ok(0),
+        text => text.parse().map_err(|_| "write a number, such as 5000, or none".to_owned()),
+    }
+}
+
+/// 0 stands for none.
+fn bandwidth(text: &str) -> Result<u64, String> {
+    match text {
+        "none" => Ok(0),
+        text => config::limits::parse_bandwidth(text),
+    }
+}
+
+/// In milliseconds.
+fn burst(text: &str) -> Result<u64, String> {
+    let time = units::parse_duration(text).map_err(|error| error.to_string())?;
+    u64::try_from(time.as_millis()).map_err(|_| "that is too long".to_owned())
 }
 
 /// The size of a volume. A number alone is one of bytes, which few mean.

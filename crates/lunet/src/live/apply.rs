@@ -26,7 +26,17 @@ use lunet_files::{self as files, Found};
 const FORCE: &str = "run `lunet config apply --force`";
 
 /// Keys of a volume that are looked at one by one.
-const KNOWN: &[&str] = &["backend", "path", "size", "block-size", "threshold", "write-cache"];
+const KNOWN: &[&str] = &[
+    "backend",
+    "path",
+    "size",
+    "block-size",
+    "threshold",
+    "write-cache",
+    "iops",
+    "bandwidth",
+    "burst",
+];
 
 /// What becomes of a volume that is in the old and the new configuration.
 pub(super) enum Fate {
@@ -177,7 +187,7 @@ impl Manager {
         fate: Option<Fate>,
         next: &Plan,
     ) -> Result<Open> {
-        let (threshold, write_cache) = (config.threshold, config.write_cache);
+        let (threshold, write_cache, rates) = (config.threshold, config.write_cache, config.rates);
         let mut open = match (fate, now.open.get(&config.name)) {
             (Some(Fate::Stays), Some(open)) => open.clone(),
             (Some(Fate::Grows(size)), Some(open)) => {
@@ -191,6 +201,7 @@ impl Manager {
         };
         open.config.threshold = threshold;
         open.config.write_cache = write_cache;
+        open.config.rates = rates;
         Ok(open)
     }
 

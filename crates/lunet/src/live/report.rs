@@ -267,6 +267,8 @@ fn time(time: &lunet_server::VolumeTime) -> VolumeTime {
         storage_busy_us: time.storage_busy_us,
         memory_waits: time.memory_waits,
         storage_full: time.storage_full,
+        limit_waits: time.limit_waits,
+        limit_us: time.limit_us,
         timed: times.timed(),
         stages: Stage::ALL.into_iter().map(waited).collect(),
         sent,
