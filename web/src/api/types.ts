@@ -21,6 +21,12 @@ export interface Limit {
   operations_per_s?: number;
 }
 
+export interface VolumeLimits {
+  iops?: number;
+  bytes_per_s?: number;
+  burst_ms?: number;
+}
+
 export interface Volume {
   name: string;
   backend: string;
@@ -32,6 +38,8 @@ export interface Volume {
   faults: Fault[] | null;
   erasure: { state: string; progress: number | null } | null;
   limits: Limit[];
+  /** Those that are the volume's own; not there if there are none. */
+  own_limits?: VolumeLimits;
   path: string | null;
   luns: { target: string; lun: number }[];
   sessions: number;
