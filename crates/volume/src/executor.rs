@@ -416,6 +416,7 @@ impl<C: Command> Executor<C> {
             self.storage.release(id, volume, claim);
         }
         self.leave_line(id);
+        self.storage.unreserve(&mut self.operations[id].requests);
         self.end_copy(id);
     }
 
@@ -433,6 +434,7 @@ impl<C: Command> Executor<C> {
         operation.requests.expect_nothing();
         operation.work.drop_buffers();
         self.leave_line(id);
+        self.storage.unreserve(&mut self.operations[id].requests);
         self.drop_held(id);
         if self.operations[id].requests.is_over() {
             self.remove(id);
@@ -528,10 +530,12 @@ impl<C: Command> Executor<C> {
             self.unmarked.push(done);
             return None;
         }
-        if let Some(at) = at {
-            operation.requests.in_flight.remove(at);
+        let counted = at.and_then(|at| operation.requests.in_flight.remove(at).counted);
+        let watched = !volume.watches.is_empty();
+        if let Some(counted) = counted {
+            self.storage.leave_pool(slot, counted);
         }
-        if !volume.watches.is_empty() {
+        if watched {
             self.storage.left_storage(slot, done.tag);
         }
         Some((id, seq, done))
@@ -554,6 +558,7 @@ impl<C: Command> Executor<C> {
         let Operation { requests, work, .. } = &mut self.operations[id];
         requests.away = None;
         for request in std::mem::take(&mut requests.in_flight) {
+            request.counted.into_iter().for_each(|it| self.storage.leave_pool(request.slot, it));
             self.storage.left_storage(request.slot, request_tag(id, request.seq));
         }
         let step = match work {

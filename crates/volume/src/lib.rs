@@ -22,6 +22,7 @@ mod open;
 mod operation;
 mod queue;
 pub mod reserve;
+mod share;
 mod stage;
 mod storage;
 mod stride;
@@ -44,6 +45,7 @@ pub use operation::{
     CHUNK, Command, DEPTH, Face, Names, Operation, OperationId, Operations, Parties, PathState,
     Requests,
 };
+pub use share::{DEFAULT_WEIGHT, POOL_DEPTH, Pool, PoolShare, Share};
 pub use stage::{Stage, StageTimes, Timed};
 pub use storage::{Drain, ShardConfig, Shards, Storage};
 pub use volume::Volume;

@@ -11,6 +11,7 @@ use crate::count::{Busy, VolumeCount};
 use crate::operation::OperationId;
 use crate::queue::Watch;
 use crate::stage::Sampler;
+use crate::throttle::Behind;
 use crate::volume::Volume;
 
 /// Names a volume by its slot. What is in a slot stays there as long as anybody works on it.
@@ -60,6 +61,10 @@ pub struct OpenVolume<F> {
     pub(crate) watches: Vec<Watch>,
     /// Operations that wait for a limit, in their order.
     pub(crate) line: VecDeque<OperationId>,
+    /// Who has to wait behind them.
+    pub(crate) behind: Behind,
+    /// They wait for the volume's share.
+    pub(crate) wants_share: bool,
 }
 
 impl<F> OpenVolume<F> {
@@ -79,6 +84,8 @@ impl<F> OpenVolume<F> {
             guarded: true,
             watches: Vec::new(),
             line: VecDeque::new(),
+            behind: Behind::default(),
+            wants_share: false,
         }
     }
 

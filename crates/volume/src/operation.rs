@@ -13,6 +13,7 @@ use crate::count::Kind;
 use crate::offload::Ticket;
 use crate::open::VolumeId;
 use crate::queue::{Claim, Held};
+use crate::share::Counted;
 use crate::stage::Timing;
 use crate::throttle::Place;
 use crate::work::{Failure, Work};
@@ -165,6 +166,8 @@ pub struct Requests {
     pub(crate) place: Option<Place>,
     /// Bytes that were paid for and are not under way; where nothing is limited, none are.
     pub(crate) credit: u64,
+    /// It is about to send a request to the volume in this slot, and is counted for that.
+    pub(crate) reserved: Option<(VolumeId, Counted)>,
 }
 
 /// The volumes of a copy. Where zeroes are copied, both are the same.
@@ -187,6 +190,8 @@ pub(crate) struct InFlight {
     pub range: ByteRange,
     /// A lock is in its way: it has not gone to the volume.
     pub held: Option<Held>,
+    /// It counts in the pool of its volume, and since when.
+    pub counted: Option<(Counted, Duration)>,
 }
 
 impl Requests {
@@ -213,6 +218,7 @@ impl Requests {
             client: None,
             place: None,
             credit: 0,
+            reserved: None,
         }
     }
 
@@ -240,13 +246,14 @@ impl Requests {
             client,
             place,
             credit,
+            reserved,
         } = self;
         *id = NONE;
         (*writes, *fenced, *failure) = (None, None, None);
         (*at_storage, *claim, *parties, *away) = (None, None, None, None);
         (*stable, *orphan, *starved, *spare) = (false, false, false, false);
         (*waited, *timing) = (false, None);
-        (*client, *place, *credit) = (None, None, 0);
+        (*client, *place, *credit, *reserved) = (None, None, 0, None);
         (*soliciting, *next_seq) = (0, 0);
         in_flight.clear();
     }
@@ -274,6 +281,7 @@ impl Requests {
             || self.parties.is_some()
             || self.orphan
             || self.place.is_some()
+            || self.reserved.is_some()
     }
 
     /// The slot of the volume that is written: the operation's own, but for a copy.
@@ -341,7 +349,7 @@ impl Requests {
     pub(crate) fn begin(&mut self, slot: VolumeId, range: ByteRange) -> u32 {
         let seq = self.next_seq;
         self.next_seq += 1;
-        self.in_flight.push(InFlight { seq, slot, range, held: None });
+        self.in_flight.push(InFlight { seq, slot, range, held: None, counted: None });
         seq
     }
 

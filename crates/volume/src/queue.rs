@@ -298,6 +298,10 @@ impl<C: Command> Executor<C> {
         let own = &mut self.operations[id].requests;
         let requests = own.in_flight.iter();
         let held: ArrayVec<Held, DEPTH> = requests.filter_map(|request| request.held).collect();
+        for request in own.in_flight.iter().filter(|request| request.held.is_some()) {
+            let counted = request.counted;
+            counted.into_iter().for_each(|it| self.storage.leave_pool(request.slot, it));
+        }
         own.in_flight.retain(|request| request.held.is_none());
         for held in held {
             let Some(request) = self.storage.held.remove(&held) else { continue };

@@ -111,6 +111,8 @@ pub struct Storage<F> {
     pub(crate) lines: Vec<VolumeId>,
     /// When one of them may go on, or is to be looked at.
     pub(crate) line_due: Option<Duration>,
+    /// The slowest clock of a pool, by its address, at a time.
+    pub(crate) slowest: Option<(Duration, usize, u64)>,
     /// Operations that have waited for a limit, and may go on.
     pub(crate) passed: Vec<OperationId>,
     /// For the one comparison that must get on when memory is short.
@@ -142,6 +144,7 @@ impl<F> Storage<F> {
             lending: false,
             lines: Vec::new(),
             line_due: None,
+            slowest: None,
             passed: Vec::new(),
             spare,
             next_ticket: 0,
@@ -174,6 +177,9 @@ impl<F> Storage<F> {
             buf.charge(requests.at_storage.as_ref().unwrap_or(&volume.account));
         }
         let seq = requests.begin(slot, range);
+        if (requests.reserved.is_some() || volume.core.share.pool().is_some()) && range.len > 0 {
+            requests.count((slot, seq), &volume.core.share, self.now);
+        }
         let request = Request::new(request_tag(requests.id(), seq), op, range, buf);
         volume.written |= op.changes();
         let tag = request.tag;

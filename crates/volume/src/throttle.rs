@@ -1,4 +1,5 @@
-//! Operations that wait for a limit: of their volume, of their initiator, or of their session.
+//! Operations that wait for a limit: of their volume, of their initiator, or of their session; or for their volume's
+//! share of the storage.
 //!
 //! An operation asks before its requests have buffers, and before data is asked of its client. If it may not begin, it
 //! takes its place in the line of its volume and holds nothing but what came with its command. Whoever comes later
@@ -7,12 +8,14 @@
 
 use std::collections::VecDeque;
 use std::ptr;
+use std::sync::Arc;
 use std::time::Duration;
 
 use crate::executor::Executor;
-use crate::limit::{Cost, Limit};
+use crate::limit::Cost;
 use crate::open::VolumeId;
 use crate::operation::{Command, OperationId, Requests};
+use crate::share::{Counted, Pool, Share};
 use crate::storage::Storage;
 
 /// A line is looked at this often at least: somebody may have changed the limit.
@@ -29,12 +32,32 @@ pub(crate) struct Place {
     since: Duration,
 }
 
+/// Who waits for a share is looked at as often as a shard can.
+const SOON: Duration = Duration::from_millis(1);
+
+/// Who has to stand behind a line.
+#[derive(Debug)]
+pub(crate) enum Behind {
+    /// Those that have one of these limits, by their addresses.
+    These(Vec<usize>),
+    /// Everybody.
+    All,
+}
+
+impl Default for Behind {
+    fn default() -> Self {
+        Self::These(Vec::new())
+    }
+}
+
 /// What an operation has to wait for.
 enum Obstacle {
     /// The limit of its volume: all behind it wait as well.
     Volume(Duration),
-    /// A limit of its client, which may be none for who stands behind it.
-    Client(*const Limit, Duration),
+    /// A limit of its client, by its address, which may be none for who stands behind it.
+    Client(usize, Duration),
+    /// The share of its volume, the same.
+    Share,
 }
 
 impl Requests {
@@ -47,6 +70,16 @@ impl Requests {
     /// All that was paid for is under way.
     pub(crate) fn spend_all(&mut self) {
         self.credit = 0;
+    }
+
+    /// A request to the volume in a slot, which has this share, counts in its pool.
+    #[cold]
+    pub(crate) fn count(&mut self, (slot, seq): (VolumeId, u32), share: &Share, now: Duration) {
+        let reserved = self.reserved.take_if(|(of, _)| *of == slot).map(|(_, counted)| counted);
+        let counted = reserved.or_else(|| Some(share.begin(share.pool()?)));
+        if let Some(request) = self.get_mut(seq) {
+            request.counted = counted.map(|counted| (counted, now));
+        }
     }
 
     /// True if they wait for a limit.
@@ -62,7 +95,8 @@ impl<F> Storage<F> {
     pub(crate) fn lets(&mut self, requests: &mut Requests, slot: VolumeId, cost: Cost) -> bool {
         let volume = &self.volumes[slot];
         let free = requests.client.is_none() && volume.line.is_empty();
-        free && !volume.core.limit.is_set() || self.pays(requests, slot, cost)
+        let free = free && !volume.core.limit.is_set() && volume.core.share.pool().is_none();
+        free || self.pays(requests, slot, cost)
     }
 
     #[cold]
@@ -74,17 +108,17 @@ impl<F> Storage<F> {
         if requests.place.is_some() {
             return false;
         }
-        if self.volumes[slot].line.is_empty() {
-            match self.obstacle(requests, slot, &[]) {
-                None => {
-                    self.pay(requests, slot, cost);
-                    return true;
-                }
-                Some(Obstacle::Volume(wait) | Obstacle::Client(_, wait)) => self.look_in(wait),
-            }
-        } else {
-            self.look_in(LOOK);
-        }
+        let behind = std::mem::take(&mut self.volumes[slot].behind);
+        let obstacle = match &behind {
+            Behind::These(known) => self.obstacle(requests, slot, known),
+            Behind::All => Some(Obstacle::Volume(LOOK)),
+        };
+        self.volumes[slot].behind = behind;
+        let Some(obstacle) = obstacle else {
+            self.pay(requests, slot, cost);
+            return true;
+        };
+        self.meet(slot, &obstacle);
         let volume = &mut self.volumes[slot];
         volume.count.limit.0 += 1;
         if volume.line.is_empty() {
@@ -95,19 +129,39 @@ impl<F> Storage<F> {
         false
     }
 
+    /// Something is in the way of an operation on the volume in a slot.
+    fn meet(&mut self, slot: VolumeId, obstacle: &Obstacle) {
+        let wait = match obstacle {
+            Obstacle::Volume(wait) | Obstacle::Client(_, wait) => *wait,
+            Obstacle::Share => SOON,
+        };
+        self.look_in(wait);
+        let behind = &mut self.volumes[slot].behind;
+        match (obstacle, behind) {
+            (Obstacle::Client(name, _), Behind::These(known)) if !known.contains(name) => {
+                known.push(*name);
+            }
+            (Obstacle::Client(..), _) => {}
+            (Obstacle::Volume(_) | Obstacle::Share, behind) => *behind = Behind::All,
+        }
+        if matches!(obstacle, Obstacle::Share) {
+            self.want_share(slot, true);
+        }
+    }
+
     /// What is in an operation's way now, if anything is. Some limits are known to be.
     fn obstacle(
-        &self,
+        &mut self,
         requests: &Requests,
         slot: VolumeId,
-        known: &[*const Limit],
+        known: &[usize],
     ) -> Option<Obstacle> {
         let wait = self.volumes[slot].core.limit.wait(self.now);
         if !wait.is_zero() {
             return Some(Obstacle::Volume(wait));
         }
         for limit in requests.client.iter().flat_map(|client| client.all()) {
-            let name = ptr::from_ref(limit);
+            let name = ptr::from_ref(limit).addr();
             if known.contains(&name) {
                 return Some(Obstacle::Client(name, LOOK));
             }
@@ -116,13 +170,65 @@ impl<F> Storage<F> {
                 return Some(Obstacle::Client(name, wait));
             }
         }
-        None
+        let Some(pool) = self.volumes[slot].core.share.pool().cloned() else { return None };
+        let slowest = self.slowest(&pool);
+        let lets = self.volumes[slot].core.share.lets(&pool, slowest);
+        (!lets).then_some(Obstacle::Share)
     }
 
-    fn pay(&self, requests: &mut Requests, slot: VolumeId, cost: Cost) {
+    /// The slowest clock of the volumes of a pool that wait, as it was when this loop iteration needed it first.
+    fn slowest(&mut self, pool: &Arc<Pool>) -> u64 {
+        let name = Arc::as_ptr(pool) as usize;
+        match self.slowest {
+            Some((now, of, slowest)) if now == self.now && of == name => return slowest,
+            _ => {}
+        }
+        let shares = self.volumes.iter().map(|(_, volume)| &volume.core.share);
+        let ours = shares.filter(|share| share.pool().is_some_and(|of| Arc::ptr_eq(of, pool)));
+        let slowest = ours.filter_map(|share| share.waits_at()).min().unwrap_or(u64::MAX);
+        self.slowest = Some((self.now, name, slowest));
+        slowest
+    }
+
+    /// Operations on the volume in a slot wait for its share, or do not any more.
+    fn want_share(&mut self, slot: VolumeId, wants: bool) {
+        let volume = &mut self.volumes[slot];
+        if std::mem::replace(&mut volume.wants_share, wants) != wants {
+            volume.core.share.wait(wants);
+            // It is another one from now on.
+            self.slowest = None;
+        }
+    }
+
+    /// What an operation was counted for does not come now.
+    pub(crate) fn unreserve(&mut self, requests: &mut Requests) {
+        let Some((slot, counted)) = requests.reserved.take() else { return };
+        self.volumes[slot].core.share.end(counted, None, self.now);
+    }
+
+    /// A request has left the storage, which counts in the pool of the volume in a slot.
+    #[cold]
+    pub(crate) fn leave_pool(&mut self, slot: VolumeId, counted: (Counted, Duration)) {
+        let took = self.latest().saturating_sub(counted.1);
+        self.volumes[slot].core.share.end(counted.0, Some(took), self.latest());
+        if !self.lines.is_empty() {
+            self.look_in(Duration::ZERO);
+        }
+    }
+
+    fn pay(&mut self, requests: &mut Requests, slot: VolumeId, cost: Cost) {
         self.volumes[slot].core.limit.pay(cost, self.now);
         for limit in requests.client.iter().flat_map(|client| client.all()) {
             limit.pay(cost, self.now);
+        }
+        if let Some(pool) = self.volumes[slot].core.share.pool().cloned() {
+            let slowest = self.slowest(&pool);
+            let share = &self.volumes[slot].core.share;
+            share.pay(&pool, cost, slowest);
+            let counted = share.begin(&pool);
+            // None is left of what was paid for before.
+            debug_assert!(requests.reserved.is_none(), "one request at a time");
+            requests.reserved = Some((slot, counted));
         }
         // What moves no data is paid for as well.
         requests.credit = cost.bytes.max(1);
@@ -141,20 +247,26 @@ impl<F> Storage<F> {
         volume.count.limit.1 += self.now.saturating_sub(place.since);
         volume.line.retain(|waiting| *waiting != requests.id());
         if volume.line.is_empty() {
+            volume.behind = Behind::default();
             self.lines.retain(|slot| *slot != place.slot);
+            self.want_share(place.slot, false);
         }
     }
 }
 
 impl<C: Command> Executor<C> {
+    /// True if something has left the storage that others wait for.
+    pub fn line_is_due(&self) -> bool {
+        self.storage.line_due.is_some_and(|due| due <= self.storage.now)
+    }
+
     /// Lets those go on that wait for a limit, as far as that allows: they are among the [queued](Self::queued).
     pub(crate) fn pass_lines(&mut self) {
         self.storage.line_due = None;
         let slots = std::mem::take(&mut self.storage.lines);
-        let mut known = Vec::new();
         for slot in &slots {
             let mut line = std::mem::take(&mut self.storage.volumes[*slot].line);
-            self.pass_line(*slot, &mut line, &mut known);
+            self.pass_line(*slot, &mut line);
             self.storage.volumes[*slot].line = line;
         }
         let mut slots = slots;
@@ -166,21 +278,23 @@ impl<C: Command> Executor<C> {
         self.storage.lines = slots;
     }
 
-    fn pass_line(
-        &mut self,
-        slot: VolumeId,
-        line: &mut VecDeque<OperationId>,
-        known: &mut Vec<*const Limit>,
-    ) {
+    fn pass_line(&mut self, slot: VolumeId, line: &mut VecDeque<OperationId>) {
+        self.storage.volumes[slot].behind = Behind::default();
+        let wanted_share = self.storage.volumes[slot].wants_share;
+        let mut wants_share = false;
         let mut at = 0;
         while let Some(id) = line.get(at).copied() {
             let requests = &mut self.operations[id].requests;
-            match self.storage.obstacle(requests, slot, known) {
-                Some(Obstacle::Volume(wait)) => return self.storage.look_in(wait),
-                Some(Obstacle::Client(limit, wait)) => {
-                    self.storage.look_in(wait);
-                    if !known.contains(&limit) {
-                        known.push(limit);
+            let behind = std::mem::take(&mut self.storage.volumes[slot].behind);
+            let known = if let Behind::These(known) = &behind { &known[..] } else { &[] };
+            let obstacle = self.storage.obstacle(requests, slot, known);
+            self.storage.volumes[slot].behind = behind;
+            match obstacle {
+                Some(obstacle) => {
+                    self.storage.meet(slot, &obstacle);
+                    wants_share = matches!(obstacle, Obstacle::Share);
+                    if !matches!(obstacle, Obstacle::Client(..)) {
+                        break;
                     }
                     at += 1;
                 }
@@ -193,6 +307,10 @@ impl<C: Command> Executor<C> {
                     self.storage.passed.push(id);
                 }
             }
+        }
+        // Whoever waits for something else keeps nobody back.
+        if wanted_share && !wants_share {
+            self.storage.want_share(slot, false);
         }
     }
 

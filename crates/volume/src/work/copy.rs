@@ -121,6 +121,7 @@ impl Copy {
                         return Progress::Waits;
                     }
                     requests.spend_all();
+                    storage.unreserve(requests);
                     self.send_away(requests, storage);
                     true
                 }
@@ -143,6 +144,7 @@ impl Copy {
                 return false;
             }
             requests.spend_all();
+            storage.unreserve(requests);
             self.paid = true;
         }
         let lets = storage.lets(requests, destination, cost);

@@ -129,6 +129,7 @@ impl Exclusive {
                         return Progress::Waits;
                     }
                     requests.spend_all();
+                    storage.unreserve(requests);
                     self.step = Step::Queue;
                     if !storage.claim(requests, self.range) {
                         requests.fail(Failure::Crowded);

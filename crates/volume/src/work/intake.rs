@@ -133,6 +133,8 @@ pub(crate) fn solicit<F>(
             if !storage.lets(requests, requests.volume, cost) {
                 return;
             }
+            // Nobody waits for what the client has not sent.
+            storage.unreserve(requests);
         }
         let before = intake.next;
         let mut limit = storage.room_for(client, volume, least);
