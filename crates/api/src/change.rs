@@ -234,7 +234,7 @@ impl Change {
     }
 }
 
-/// How much may be done with a volume in a time. Of a change: what becomes different, and 0 takes a limit away. Of a
+/// How much may be done with a volume in a time, and its share of its storage. Of a change: what becomes different, and 0 takes a limit away. Of a
 /// volume: what is not there is not limited.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]
@@ -249,6 +249,12 @@ pub struct VolumeLimits {
     /// What was not used of so long a time, in milliseconds, may be used at once. Of a change, 0: as by default.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub burst_ms: Option<u64>,
+    /// What it has of its storage, compared with others on the same: 100 is the default.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub weight: Option<u64>,
+    /// Volumes on the same storage without a target give way if its requests take longer there, in microseconds.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub latency_target_us: Option<u64>,
 }
 
 impl VolumeLimits {

@@ -417,6 +417,7 @@ fn demo(options: &Options) -> Config {
         write_cache: true,
         threshold: None,
         rates: lunet_volume::Rates::default(),
+        share: config::limits::Share::default(),
         vendor: None,
         product: None,
         serial: None,

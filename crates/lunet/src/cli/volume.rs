@@ -28,7 +28,7 @@ pub enum VolumeCommand {
         #[command(flatten)]
         ask: Ask,
     },
-    /// Limit what is done with a volume in a second, or lift its limits
+    /// Limit what is done with a volume in a second, set its share of the storage, or lift both
     Limit(Limit),
     /// Reopen the storage of a volume after a failed write-back, so that it can be flushed again
     Reopen {
@@ -116,7 +116,7 @@ pub struct Limit {
     #[arg(add = complete::volume())]
     name: String,
     /// Operations per second; `none` for no limit
-    #[arg(long, value_name = "NUMBER|none", value_parser = iops)]
+    #[arg(long, value_name = "NUMBER|none", value_parser = number)]
     iops: Option<u64>,
     /// Bytes per second, such as 200MiB; `none` for no limit
     #[arg(long, value_name = "SIZE|none", value_parser = bandwidth)]
@@ -124,14 +124,26 @@ pub struct Limit {
     /// What was not used of so long a time may be used at once [default: 100ms]
     #[arg(long, value_name = "TIME", value_parser = burst)]
     burst: Option<u64>,
+    /// Its share of the storage, compared with other volumes on the same, 1 to 1000; `none` for the default, 100
+    #[arg(long, value_name = "NUMBER|none", value_parser = number)]
+    weight: Option<u64>,
+    /// Volumes on the same storage without a target give way if it takes longer, such as 2ms; `none` for no target
+    #[arg(long, value_name = "TIME|none", value_parser = target)]
+    latency_target: Option<u64>,
     #[command(flatten)]
     ask: Ask,
 }
 
 impl Limit {
     fn run(self) -> Result<ExitCode> {
-        let Self { name, iops, bandwidth, burst, ask } = self;
-        let limits = VolumeLimits { iops, bytes_per_s: bandwidth, burst_ms: burst };
+        let Self { name, iops, bandwidth, burst, weight, latency_target, ask } = self;
+        let limits = VolumeLimits {
+            iops,
+            bytes_per_s: bandwidth,
+            burst_ms: burst,
+            weight,
+            latency_target_us: latency_target,
+        };
         ask.change(Change::LimitVolume { name, limits })
     }
 }
@@ -325,7 +337,7 @@ fn there(yes: bool, place: &super::Where, volume: &str, snapshot: Option<&str>) 
 }
 
 /// 0 stands for none.
-fn iops(text: &str) -> Result<u64, String> {
+fn number(text: &str) -> Result<u64, String> {
     match text {
         "none" => Ok(0),
         text => text.parse().map_err(|_| "write a number, such as 5000, or none".to_owned()),
@@ -338,6 +350,15 @@ fn bandwidth(text: &str) -> Result<u64, String> {
         "none" => Ok(0),
         text => config::limits::parse_bandwidth(text),
     }
+}
+
+/// In microseconds; 0 stands for none.
+fn target(text: &str) -> Result<u64, String> {
+    if text == "none" {
+        return Ok(0);
+    }
+    let time = units::parse_duration(text).map_err(|error| error.to_string())?;
+    u64::try_from(time.as_micros()).map_err(|_| "that is too long".to_owned())
 }
 
 /// In milliseconds.

@@ -1,6 +1,6 @@
 //! `iops`, `bandwidth` and `burst` of volumes, and `[[limit]]`: how much may be done in a time.
 
-use std::num::NonZeroU64;
+use std::num::{NonZeroU32, NonZeroU64};
 use std::ops::RangeInclusive;
 use std::time::Duration;
 
@@ -104,6 +104,39 @@ fn names(value: &DeValue<'_>) -> Result<Vec<String>, String> {
         }
     };
     items.ok_or_else(wrong)?.iter().map(|item| string(item.get_ref()).and_then(name)).collect()
+}
+
+/// Weights.
+pub const WEIGHT: RangeInclusive<u64> = 1..=1000;
+
+/// Latency targets.
+pub const TARGET: RangeInclusive<Duration> = Duration::from_micros(100)..=Duration::from_secs(10);
+
+/// What a volume has of its storage, beside others on the same.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Share {
+    /// How much, compared with them; as by default if left out.
+    pub weight: Option<NonZeroU32>,
+    /// Others give way if its requests take longer.
+    pub target: Option<Duration>,
+}
+
+impl Share {
+    /// True if it says anything.
+    pub fn is_some(&self) -> bool {
+        *self != Self::default()
+    }
+}
+
+/// `weight` and `latency-target`.
+pub(super) fn share(table: &Section<'_>, mistakes: &mut Mistakes) -> Share {
+    let mut share = Share::default();
+    let weight: Convert<'_, Option<NonZeroU32>> =
+        &|v| Ok(NonZeroU32::new(integer(v, WEIGHT)? as u32));
+    let target: Convert<'_, Option<Duration>> = &|v| Ok(Some(duration(v, TARGET)?));
+    table.set("weight", &mut share.weight, weight, mistakes);
+    table.set("latency-target", &mut share.target, target, mistakes);
+    share
 }
 
 /// The limit that a table has.

@@ -49,7 +49,7 @@ pub use sections::{AddressError, parse_nvme_portal, parse_portal, state_word};
 pub use shared::{Shared, placed};
 pub use summary::summary;
 
-use limits::ClientLimit;
+use limits::{ClientLimit, Share};
 use mistake::Mistakes;
 use reader::Section;
 
@@ -235,6 +235,8 @@ pub struct Volume {
     pub threshold: Option<Threshold>,
     /// How much may be done with it in a time.
     pub rates: Rates,
+    /// What it has of its storage beside others.
+    pub share: Share,
     /// T10 vendor identification.
     pub vendor: Option<String>,
     /// Product identification.

@@ -164,6 +164,8 @@ pub const VOLUME: Table = Table {
         key("iops", "integer", "(no limit)"),
         key("bandwidth", "size", "(no limit)"),
         key("burst", "duration", "\"100ms\""),
+        key("weight", "integer", "100"),
+        key("latency-target", "duration", "(none)"),
         key("vendor", "string", "\"LUNET\""),
         key("product", "string", "\"VIRTUAL DISK\""),
         key("serial", "string", "(from the volume's identity)"),

@@ -6,7 +6,7 @@ use std::path::{Component, Path, PathBuf};
 use lunet_scsi::{Designator, Threshold};
 
 use super::layers::layers;
-use super::limits::rates;
+use super::limits::{rates, share};
 use super::mistake::Mistakes;
 use super::reader::{At, Convert, Section, boolean, choice, integer, label, size, string};
 use super::schema;
@@ -142,6 +142,7 @@ fn volume(
         write_cache,
         threshold,
         rates: rates(table, mistakes),
+        share: share(table, mistakes),
         vendor,
         product,
         serial,

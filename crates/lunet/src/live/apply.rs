@@ -36,6 +36,8 @@ const KNOWN: &[&str] = &[
     "iops",
     "bandwidth",
     "burst",
+    "weight",
+    "latency-target",
 ];
 
 /// What becomes of a volume that is in the old and the new configuration.
@@ -187,7 +189,8 @@ impl Manager {
         fate: Option<Fate>,
         next: &Plan,
     ) -> Result<Open> {
-        let (threshold, write_cache, rates) = (config.threshold, config.write_cache, config.rates);
+        let (threshold, write_cache) = (config.threshold, config.write_cache);
+        let (rates, share) = (config.rates, config.share);
         let mut open = match (fate, now.open.get(&config.name)) {
             (Some(Fate::Stays), Some(open)) => open.clone(),
             (Some(Fate::Grows(size)), Some(open)) => {
@@ -201,7 +204,7 @@ impl Manager {
         };
         open.config.threshold = threshold;
         open.config.write_cache = write_cache;
-        open.config.rates = rates;
+        (open.config.rates, open.config.share) = (rates, share);
         Ok(open)
     }
 

@@ -146,8 +146,10 @@ fn volumes(now: &Served, fates: &[(Volume, Option<Fate>)], out: &mut Vec<Differe
                 let word = if volume.write_cache { "on" } else { "off" };
                 format!("has its write cache {word} now")
             }
-            (Some(Fate::Stays), Some(open)) if open.config.rates != volume.rates => {
-                limits::told(volume.rates)
+            (Some(Fate::Stays), Some(open))
+                if (open.config.rates, open.config.share) != (volume.rates, volume.share) =>
+            {
+                limits::told(volume.rates, volume.share)
             }
             (Some(Fate::Stays), _) => continue,
         };

@@ -1,19 +1,60 @@
-//! How much may be done with volumes in a time.
+//! How much may be done with volumes in a time, and what they have of their storage.
 
-use std::num::NonZeroU64;
+use std::collections::BTreeMap;
+use std::num::{NonZeroU32, NonZeroU64};
+use std::os::unix::fs::{FileTypeExt, MetadataExt};
+use std::path::PathBuf;
+use std::sync::{Arc, PoisonError};
 use std::time::Duration;
 
 use anyhow::Result;
 use lunet_api::{Code, Done, VolumeLimits};
-use lunet_volume::{DEFAULT_BURST, Rates};
+use lunet_os::sync::Mutex;
+use lunet_volume::{DEFAULT_BURST, Pool, PoolShare, Rates};
 use toml_edit::Value;
 
 use super::effects::Consent;
+use super::served::Open;
 use super::{Manager, Served, done};
-use crate::config::Volume;
-use crate::config::limits::{BANDWIDTH, BURST, IOPS, rates_of};
+use crate::config::limits::{BANDWIDTH, BURST, IOPS, Share, TARGET, WEIGHT, rates_of};
+use crate::config::{Backend, Volume};
 use crate::trouble::refuse;
 use crate::units;
+
+/// What volumes have in common that take from each other.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+enum Store {
+    /// A file system or a device, by its number.
+    Device(u64),
+    /// A cluster of Ceph, by its configuration.
+    Cluster(PathBuf),
+    /// The machine's memory, or nothing.
+    Memory,
+}
+
+/// The pools of stores. One stays as long as the server, as its volumes do not change theirs.
+#[derive(Default)]
+pub(super) struct Pools(Mutex<BTreeMap<Store, Arc<Pool>>>);
+
+impl Pools {
+    fn of(&self, store: Store) -> Arc<Pool> {
+        let mut pools = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        pools.entry(store).or_default().clone()
+    }
+}
+
+/// Where a volume is; `None` if nobody knows.
+fn store(open: &Open) -> Option<Store> {
+    match &open.config.backend {
+        Backend::File { .. } | Backend::Block { .. } => {
+            let found = lunet_backends::opened(&open.volume).ok()??;
+            let device = found.file_type().is_block_device();
+            Some(Store::Device(if device { found.rdev() } else { found.dev() }))
+        }
+        Backend::Rbd { conf, .. } => Some(Store::Cluster(conf.clone().unwrap_or_default())),
+        Backend::Memory { .. } | Backend::Null { .. } => Some(Store::Memory),
+    }
+}
 
 impl Manager {
     /// Has the servers keep to what is configured.
@@ -21,6 +62,31 @@ impl Manager {
         self.handle.limit(|name| Some(served.open.get(name)?.config.rates));
         let limits = served.plan.config.limits.clone();
         self.handle.limit_clients(Box::new(move |name| rates_of(&limits, name)));
+        self.set_shares(served);
+    }
+
+    /// Volumes share their storage where one of them has a weight or a latency target.
+    fn set_shares(&self, served: &Served) {
+        let mut shared: BTreeMap<Store, Vec<&Open>> = BTreeMap::new();
+        // Otherwise nobody has to ask the storage.
+        if served.open.values().any(|open| open.config.share.is_some()) {
+            for open in served.open.values() {
+                if let Some(store) = store(open) {
+                    shared.entry(store).or_default().push(open);
+                }
+            }
+        }
+        shared.retain(|_, opens| opens.iter().any(|open| open.config.share.is_some()));
+        let mut shares = BTreeMap::new();
+        for (store, opens) in shared {
+            let pool = self.pools.of(store);
+            pool.expect_target(opens.iter().any(|open| open.config.share.target.is_some()));
+            for open in opens {
+                let Share { weight, target } = open.config.share;
+                shares.insert(&open.config.name, PoolShare { pool: pool.clone(), weight, target });
+            }
+        }
+        self.handle.share(|name| shares.get(&name.to_owned()).cloned());
     }
 
     pub(super) fn limit_volume(
@@ -31,23 +97,23 @@ impl Manager {
     ) -> Result<Done> {
         let open = now.volume(name)?;
         check(limits)?;
-        let before = open.config.rates;
-        let rates = changed(before, limits);
-        if rates == before {
-            return Ok(done(format!("volume {name} {} already", told(rates))));
+        let before = (open.config.rates, open.config.share);
+        let (rates, share) = (changed(before.0, limits), reshared(before.1, limits));
+        if (rates, share) == before {
+            return Ok(done(format!("volume {name} {} already", told(rates, share))));
         }
         let plan = self.edited(now, Consent::default(), |editor| {
-            for (key, value) in keys(rates) {
+            for (key, value) in keys(rates, share) {
                 editor.set_key(name, key, value)?;
             }
             Ok(())
         })?;
         self.stop_with(&plan)?;
-        let config = Volume { rates, ..open.config.clone() };
+        let config = Volume { rates, share, ..open.config.clone() };
         let mut all = now.open.clone();
         all.insert(name.to_owned(), open.with(config, open.volume.clone()));
         self.commit(now, plan, all)?;
-        Ok(done(format!("volume {name} {} now", told(rates))))
+        Ok(done(format!("volume {name} {} now", told(rates, share))))
     }
 }
 
@@ -75,6 +141,14 @@ fn check(limits: &VolumeLimits) -> Result<()> {
         let [least, most] = [BURST.start(), BURST.end()].map(|it| units::duration(*it));
         return wrong("the burst", least, most);
     }
+    if limits.weight.is_some_and(|weight| weight != 0 && !WEIGHT.contains(&weight)) {
+        return wrong("the weight", WEIGHT.start().to_string(), WEIGHT.end().to_string());
+    }
+    let target = limits.latency_target_us.filter(|target| *target != 0);
+    if target.map(Duration::from_micros).is_some_and(|target| !TARGET.contains(&target)) {
+        let [least, most] = [TARGET.start(), TARGET.end()].map(|it| units::duration(*it));
+        return wrong("the latency target", least, most);
+    }
     Ok(())
 }
 
@@ -98,32 +172,57 @@ fn changed(before: Rates, limits: &VolumeLimits) -> Rates {
     rates
 }
 
+/// The share with what becomes different.
+fn reshared(before: Share, limits: &VolumeLimits) -> Share {
+    let mut share = before;
+    if let Some(weight) = limits.weight {
+        share.weight = NonZeroU32::new(weight as u32);
+    }
+    if let Some(target) = limits.latency_target_us {
+        share.target = (target != 0).then(|| Duration::from_micros(target));
+    }
+    share
+}
+
 /// The keys of the file; those without a value are taken out of it.
-fn keys(rates: Rates) -> [(&'static str, Option<Value>); 3] {
+fn keys(rates: Rates, share: Share) -> [(&'static str, Option<Value>); 5] {
     let burst = (rates.burst != DEFAULT_BURST).then(|| exact(rates.burst).into());
     let bandwidth = rates.bandwidth.map(|bytes| crate::config::edit::size(bytes.get()));
     [
         ("iops", rates.iops.map(|iops| (iops.get() as i64).into())),
         ("bandwidth", bandwidth),
         ("burst", burst),
+        ("weight", share.weight.map(|weight| i64::from(weight.get()).into())),
+        ("latency-target", share.target.map(|target| exact(target).into())),
     ]
 }
 
 /// A duration as it is read again.
 fn exact(time: Duration) -> String {
-    let ms = time.as_millis();
-    if ms % 1000 == 0 { format!("{}s", ms / 1000) } else { format!("{ms}ms") }
+    match time.as_micros() {
+        us if us % 1_000_000 == 0 => format!("{}s", us / 1_000_000),
+        us if us % 1000 == 0 => format!("{}ms", us / 1000),
+        us => format!("{us}us"),
+    }
 }
 
 /// What a volume may do, as the end of a sentence about it.
-pub(super) fn told(rates: Rates) -> String {
+pub(super) fn told(rates: Rates, share: Share) -> String {
     let iops = rates.iops.map(|iops| format!("{} IOPS", units::count(iops.get())));
     let bandwidth = rates.bandwidth.map(|bytes| format!("{}/s", units::exact_size(bytes.get())));
     let all: Vec<String> = iops.into_iter().chain(bandwidth).collect();
-    if all.is_empty() {
-        return "has no limit".to_owned();
+    let burst = units::duration(rates.burst);
+    let mut told = match all.is_empty() {
+        true => "has no limit".to_owned(),
+        false => format!("is limited to {} with bursts of {burst}", all.join(" and ")),
+    };
+    if let Some(weight) = share.weight {
+        told += &format!(", has the weight {weight}");
     }
-    format!("is limited to {} with bursts of {}", all.join(" and "), units::duration(rates.burst))
+    if let Some(target) = share.target {
+        told += &format!(", has others give way above {}", units::duration(target));
+    }
+    told
 }
 
 /// The limit of a volume in the terms of the API.
@@ -133,5 +232,7 @@ pub(super) fn of(volume: &Volume) -> VolumeLimits {
         iops: rates.iops.map(NonZeroU64::get),
         bytes_per_s: rates.bandwidth.map(NonZeroU64::get),
         burst_ms: rates.is_limit().then(|| rates.burst.as_millis() as u64),
+        weight: volume.share.weight.map(|weight| u64::from(weight.get())),
+        latency_target_us: volume.share.target.map(|target| target.as_micros() as u64),
     }
 }

@@ -148,6 +148,8 @@ pub struct Manager {
     /// The room in the data directory.
     #[cfg(feature = "tools")]
     room: aside::Aside<Option<lunet_api::Room>>,
+    /// What volumes share.
+    pools: limits::Pools,
     /// What the files of volumes take, by their directories.
     #[cfg(feature = "tools")]
     files: std::sync::Mutex<lists::Files>,
@@ -190,6 +192,7 @@ impl Manager {
             images: Mutex::default(),
             clusters: OnceLock::new(),
             generation: AtomicU64::new(0),
+            pools: limits::Pools::default(),
             #[cfg(feature = "tools")]
             room: aside::Aside::default(),
             #[cfg(feature = "tools")]
