@@ -25,6 +25,8 @@ export interface VolumeLimits {
   iops?: number;
   bytes_per_s?: number;
   burst_ms?: number;
+  weight?: number;
+  latency_target_us?: number;
 }
 
 export interface Volume {

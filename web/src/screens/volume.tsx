@@ -445,9 +445,11 @@ function LimitTo({ volume, onClose, onDone }: FormProps) {
   const iops = useSignal(own.iops ? String(own.iops) : "");
   const bandwidth = useSignal(own.bytes_per_s ? String(own.bytes_per_s / 2 ** 20) : "");
   const burst = useSignal(own.burst_ms ? String(own.burst_ms / 1000) : "");
-  const [operations, mib, seconds] = [iops, bandwidth, burst].map((it) => numberIn(it.value));
+  const weight = useSignal(own.weight ? String(own.weight) : "");
+  const target = useSignal(own.latency_target_us ? String(own.latency_target_us / 1000) : "");
+  const [operations, mib, seconds, share, ms] = [iops, bandwidth, burst, weight, target].map((it) => numberIn(it.value));
   const limited = (operations ?? 0) > 0 || (mib ?? 0) > 0;
-  const valid = operations !== null && Number.isInteger(operations) && mib !== null && seconds !== null;
+  const valid = operations !== null && Number.isInteger(operations) && mib !== null && seconds !== null && share !== null && Number.isInteger(share) && ms !== null;
   return (
     <FormDialog
       title={`Limit ${volume.name}`}
@@ -456,7 +458,13 @@ function LimitTo({ volume, onClose, onDone }: FormProps) {
       change={() => ({
         method: "PATCH",
         path: path`/volumes/${volume.name}/limits`,
-        body: { iops: operations, bytes_per_s: Math.round((mib ?? 0) * 2 ** 20), burst_ms: limited ? Math.round((seconds ?? 0) * 1000) : 0 },
+        body: {
+          iops: operations,
+          bytes_per_s: Math.round((mib ?? 0) * 2 ** 20),
+          burst_ms: limited ? Math.round((seconds ?? 0) * 1000) : 0,
+          weight: share,
+          latency_target_us: Math.round((ms ?? 0) * 1000),
+        },
       })}
       onClose={onClose}
       onDone={onDone}
@@ -484,6 +492,22 @@ function LimitTo({ volume, onClose, onDone }: FormProps) {
         inputMode="decimal"
         value={burst.value}
         onInput={(value) => (burst.value = value)}
+      />
+      <TextField
+        label="Weight"
+        error={share !== null && Number.isInteger(share) ? null : "Write a whole number."}
+        hint="Its share of the storage, compared with other volumes on the same. Empty: 100."
+        inputMode="numeric"
+        value={weight.value}
+        onInput={(value) => (weight.value = value)}
+      />
+      <TextField
+        label="Latency target, in milliseconds"
+        error={ms === null ? "Write a number." : null}
+        hint="Volumes on the same storage without a target give way if its requests take longer there. Empty: none."
+        inputMode="decimal"
+        value={target.value}
+        onInput={(value) => (target.value = value)}
       />
       <p class="muted">It counts at once, for all sessions of the volume together. Operations above a limit wait; initiators give up what waits too long.</p>
     </FormDialog>
