@@ -1,16 +1,22 @@
-//! Commands wait for the limits of their volume, and nothing else does.
+//! Commands wait for the limits of their volume, or its share of its storage, and nothing else does.
 
-use std::num::NonZeroU64;
+use std::collections::VecDeque;
+use std::num::{NonZeroU32, NonZeroU64};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::thread;
 use std::time::{Duration, Instant};
 
+use lunet_backends::layers::{Effect, Layer, Ops, wrap};
 use lunet_front_iscsi::Handle;
 use lunet_iscsi::initiator::{Data, Outcome, Tag};
 use lunet_iscsi::pdu::{TmfFunction, TmfResponse};
-use lunet_volume::Rates;
+use lunet_volume::{POOL_DEPTH, Pool, PoolShare, Rates};
 
 use crate::support::client::{Client, rw16};
+use crate::support::copy::wake;
 use crate::support::status::GOOD;
-use crate::support::{config, file_volume, memory, on_each_driver, start, until};
+use crate::support::{config, file_volume, memory, on_each_driver, stalling, start, until};
 
 /// So slow that a MiB takes the rest of a test, and more.
 const SLOW: Rates = rates(None, Some(64 << 10));
@@ -208,6 +214,87 @@ fn what_the_storage_does_by_itself_is_paid_for() {
         until("all of them wait", || waits(&handle) == 5);
         assert_eq!(client.manage(TmfFunction::AbortTaskSet, 0, None), TmfResponse::Complete);
         until("nothing is at work", || handle.stats().volumes[0].commands_in_flight == 0);
+        assert!(server.stop(Duration::ZERO).flushed);
+    });
+}
+
+/// Has two volumes of a server share a pool by these weights.
+fn share(handle: &Handle, weights: [u32; 2]) {
+    let pool = Arc::new(Pool::default());
+    handle.share(|name| {
+        let weight = weights[usize::from(name == "v1")];
+        Some(PoolShare { pool: pool.clone(), weight: NonZeroU32::new(weight), target: None })
+    });
+}
+
+#[test]
+fn volumes_share_their_storage_by_weight() {
+    on_each_driver(|driver| {
+        let delay = Effect::Delay { time: Duration::from_millis(50), spread: Duration::ZERO };
+        let slow = |volume| wrap(volume, &[Layer::new(delay, Ops::ALL)]).0;
+        let volumes = vec![slow(memory(4)), slow(memory(4))];
+        let (server, address) = start(config(volumes, driver));
+        let handle = server.handle();
+        let mut clients: Vec<Client> = (0..4).map(|n| Client::login(address, n)).collect();
+        clients.iter_mut().for_each(|client| wake(client, 1..2));
+        share(&handle, [100, 300]);
+        // Three clients with all that they may send at one volume, and one at the other.
+        let ended = [AtomicU32::new(0), AtomicU32::new(0)];
+        thread::scope(|scope| {
+            for (at, client) in clients.iter_mut().enumerate() {
+                let (lun, ended) = (u16::from(at == 3), &ended);
+                scope.spawn(move || {
+                    let read = |client: &mut Client| {
+                        client.start(lun, &rw16(0x88, 0, 8), Data::Read(vec![0; 4096]))
+                    };
+                    let mut tags: VecDeque<Tag> = (0..100).map(|_| read(client)).collect();
+                    while let Some(tag) = tags.pop_front() {
+                        client.outcome(tag);
+                        if ended[1].load(Ordering::SeqCst) < 600 {
+                            ended[usize::from(lun)].fetch_add(1, Ordering::SeqCst);
+                            tags.push_back(read(client));
+                        }
+                    }
+                });
+            }
+        });
+        // A third of the other's: without weights it would be three times as many. What lies between is for machines
+        // that let the other client wait.
+        let greedy = ended[0].load(Ordering::SeqCst);
+        assert!((60..=500).contains(&greedy), "{greedy} beside 600");
+        handle.share(|_| None);
+        assert!(server.stop(Duration::ZERO).flushed);
+    });
+}
+
+#[test]
+fn what_waits_for_its_share_is_aborted_and_leaves_the_pool() {
+    on_each_driver(|driver| {
+        let (one, gate) = stalling(4);
+        let (server, address) = start(config(vec![one, memory(4)], driver));
+        let handle = server.handle();
+        let mut client = Client::login(address, 1);
+        wake(&mut client, 1..2);
+        share(&handle, [100, 100]);
+        gate.close();
+        for n in 0..POOL_DEPTH as u64 {
+            client.start(0, &rw16(0x8A, 8 * n, 8), Data::Write(vec![1; 4096]));
+        }
+        until("all are at the storage", || gate.held() == POOL_DEPTH);
+        let write = client.start(1, &rw16(0x8A, 8, 8), Data::Write(vec![0xAA; 4096]));
+        until("it waits", || handle.stats().volumes[1].time.limit_waits == 1);
+        let aborted = client.manage(TmfFunction::AbortTask, 1, Some(write));
+        assert_eq!(aborted, TmfResponse::Complete);
+        assert_eq!(client.manage(TmfFunction::AbortTaskSet, 0, None), TmfResponse::Complete);
+        gate.open();
+        until("nothing is at work", || {
+            handle.stats().volumes.iter().all(|volume| volume.commands_in_flight == 0)
+        });
+        let (status, data) = client.read(1, 8, 8);
+        assert_eq!(status, GOOD);
+        assert!(data.iter().all(|byte| *byte != 0xAA), "it was never written");
+        client.works(0);
+        // Where nothing is left in the pool, the server says nothing when it stops.
         assert!(server.stop(Duration::ZERO).flushed);
     });
 }
