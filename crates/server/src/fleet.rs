@@ -14,7 +14,7 @@ use lunet_volume::{Clients, Drain, Shards, SlowWork, Ticket, VolumeId, Waiter};
 /// the lock in its queue before their first request.
 pub(crate) struct Fleet {
     servers: Vec<Seat>,
-    /// The limits of initiators.
+    /// The limits of hosts.
     clients: Clients,
     /// Servers that have begun and whose shards have not all ended with nothing left to do.
     serving: AtomicUsize,
@@ -73,7 +73,7 @@ impl Member {
         std::array::from_fn(|number| Self { fleet: fleet.clone(), number })
     }
 
-    /// The limits of initiators, which all servers share.
+    /// The limits of hosts, which all servers share.
     pub fn clients(&self) -> &Clients {
         &self.fleet.clients
     }

@@ -321,7 +321,7 @@ impl<F: Front> Handle<F> {
         self.core.world()
     }
 
-    /// Limits what initiators and sessions of all servers of the process do, from now on.
+    /// Limits what hosts and sessions of all servers of the process do, from now on.
     pub fn limit_clients(&self, rule: ClientRule) {
         self.core.member.clients().limit(rule);
     }

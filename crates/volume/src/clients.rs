@@ -1,4 +1,4 @@
-//! The limits of initiators and of sessions, which all servers of the process share.
+//! The limits of hosts and of sessions, which all servers of the process share.
 
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -8,14 +8,14 @@ use lunet_os::sync::{Mutex, MutexGuard};
 
 use crate::limit::{Limit, Rates};
 
-/// What a session is limited to, and its initiator with all its sessions.
+/// What a session is limited to, and its host with all its sessions.
 #[derive(Debug)]
 pub struct ClientLimits {
     /// One of the two limits anything.
     set: AtomicBool,
-    /// The initiator's name.
+    /// The host's name.
     name: String,
-    initiator: Arc<Limit>,
+    host: Arc<Limit>,
     session: Limit,
 }
 
@@ -27,30 +27,30 @@ impl ClientLimits {
     }
 
     pub(crate) fn all(&self) -> [&Limit; 2] {
-        [&self.initiator, &self.session]
+        [&self.host, &self.session]
     }
 
     fn set(&self, rates: ClientRates) {
-        self.initiator.set(rates.initiator);
+        self.host.set(rates.host);
         self.session.set(rates.session);
-        let set = self.initiator.is_set() || self.session.is_set();
+        let set = self.host.is_set() || self.session.is_set();
         self.set.store(set, Ordering::Relaxed);
     }
 }
 
-/// What an initiator is limited to.
+/// What a host is limited to.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct ClientRates {
     /// With all its sessions, on all volumes.
-    pub initiator: Rates,
+    pub host: Rates,
     /// Each of its sessions.
     pub session: Rates,
 }
 
-/// Says by the name of an initiator what that is limited to.
+/// Says by the name of a host what that is limited to.
 pub type ClientRule = Box<dyn Fn(&str) -> ClientRates + Send + Sync>;
 
-/// The initiators that have sessions, with their limits.
+/// The hosts that have sessions, with their limits.
 #[derive(Default)]
 pub struct Clients(Mutex<Known>);
 
@@ -60,7 +60,7 @@ struct Known {
     rule: Option<ClientRule>,
     /// Those of sessions that have ended stand here until others come.
     sessions: Vec<Weak<ClientLimits>>,
-    initiators: BTreeMap<String, Weak<Limit>>,
+    hosts: BTreeMap<String, Weak<Limit>>,
     /// How many sessions there are when those that have ended are forgotten next.
     next: usize,
 }
@@ -75,7 +75,7 @@ impl Known {
             return;
         }
         self.sessions.retain(|session| session.strong_count() > 0);
-        self.initiators.retain(|_, initiator| initiator.strong_count() > 0);
+        self.hosts.retain(|_, host| host.strong_count() > 0);
         self.next = 2 * self.sessions.len() + 16;
     }
 }
@@ -85,22 +85,22 @@ impl Clients {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// A session of an initiator begins. Names are told apart without regard to case.
+    /// A session of a host begins. Names are told apart without regard to case.
     pub fn enter(&self, name: &str) -> Arc<ClientLimits> {
         let name = name.to_ascii_lowercase();
         let mut known = self.lock();
         known.forget();
         let rates = known.rates(&name);
-        let initiator = known.initiators.get(&name).and_then(Weak::upgrade).unwrap_or_default();
-        known.initiators.insert(name.clone(), Arc::downgrade(&initiator));
+        let host = known.hosts.get(&name).and_then(Weak::upgrade).unwrap_or_default();
+        known.hosts.insert(name.clone(), Arc::downgrade(&host));
         let (set, session) = (AtomicBool::new(false), Limit::default());
-        let client = Arc::new(ClientLimits { set, name, initiator, session });
+        let client = Arc::new(ClientLimits { set, name, host, session });
         client.set(rates);
         known.sessions.push(Arc::downgrade(&client));
         client
     }
 
-    /// What initiators are limited to from now on, those that have sessions included.
+    /// What hosts are limited to from now on, those that have sessions included.
     pub fn limit(&self, rule: ClientRule) {
         let mut known = self.lock();
         known.rule = Some(rule);
@@ -123,22 +123,21 @@ mod tests {
     }
 
     #[test]
-    fn sessions_of_an_initiator_share_its_limit_and_have_their_own() {
+    fn sessions_of_an_host_share_its_limit_and_have_their_own() {
         let clients = Clients::default();
-        let one = clients.enter("iqn.2026-11.l:A");
+        let one = clients.enter("Host-A");
         assert!(one.of_operation().is_none(), "nothing is limited");
         clients.limit(Box::new(|name| match name {
-            "iqn.2026-11.l:a" => ClientRates { initiator: rates(1), session: rates(2) },
+            "host-a" => ClientRates { host: rates(1), session: rates(2) },
             _ => ClientRates::default(),
         }));
         assert!(one.of_operation().is_some(), "a session that was there before");
-        let (other, stranger) =
-            (clients.enter("iqn.2026-11.l:a"), clients.enter("iqn.2026-11.l:b"));
+        let (other, stranger) = (clients.enter("host-a"), clients.enter("host-b"));
         assert!(stranger.of_operation().is_none());
         let now = Duration::from_secs(1);
         one.all().iter().for_each(|limit| limit.pay(Cost { operations: 100, bytes: 0 }, now));
         let waits = other.all().map(|limit| !limit.wait(now).is_zero());
-        assert_eq!(waits, [true, false], "the initiator has to wait, the session has not");
+        assert_eq!(waits, [true, false], "the host has to wait, the session has not");
         clients.limit(Box::new(|_| ClientRates::default()));
         assert!(other.of_operation().is_none() && other.all()[0].wait(now).is_zero());
     }
@@ -147,9 +146,9 @@ mod tests {
     fn sessions_that_have_ended_are_forgotten() {
         let clients = Clients::default();
         for n in 0..1000 {
-            drop(clients.enter(&format!("iqn.2026-11.l:{n}")));
+            drop(clients.enter(&format!("host-{n}")));
         }
         let known = clients.lock();
-        assert!(known.sessions.len() <= 16 && known.initiators.len() <= 16);
+        assert!(known.sessions.len() <= 16 && known.hosts.len() <= 16);
     }
 }

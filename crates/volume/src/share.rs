@@ -1,9 +1,9 @@
-//! Shares of storage that volumes have in common: weights, and latency targets.
+//! Shares of storage that volumes have in common: weights, and latency goals.
 //!
-//! The volumes on one store share its [`Pool`]. As long as one of them has a weight or a target, the pool bounds the
+//! The volumes on one store share its [`Pool`]. As long as one of them has a weight or a goal, the pool bounds the
 //! requests at the storage, and decides whose is next: each volume has a clock that advances by what it was served,
 //! divided by its weight, and a volume whose clock is ahead of the slowest one that waits has to wait (start-time fair
-//! queueing). Who does not wait is not waited for. A volume with a latency target that takes longer has those without one
+//! queueing). Who does not wait is not waited for. A volume with a latency goal that takes longer has those without one
 //! keep fewer requests at the storage. Nothing here looks at a clock.
 
 use std::num::NonZeroU32;
@@ -28,7 +28,7 @@ const AHEAD: u64 = 64 * (EACH + 4) * SCALE / DEFAULT_WEIGHT as u64;
 /// What the clock of a volume with weight 1 advances by for each KiB is this.
 const SCALE: u64 = 1000;
 
-/// How often the requests of volumes without a target are counted anew.
+/// How often the requests of volumes without a goal are counted anew.
 const TICK: Duration = Duration::from_millis(100);
 
 /// What volumes on one store have in common.
@@ -40,9 +40,9 @@ pub struct Pool {
     giving_way: AtomicUsize,
     /// How many these may be.
     allowed: AtomicUsize,
-    /// A volume has a target.
-    has_target: AtomicBool,
-    /// A volume with a target has taken longer than that since the last tick.
+    /// A volume has a goal.
+    has_goal: AtomicBool,
+    /// A volume with a goal has taken longer than that since the last tick.
     late: AtomicBool,
     /// When the next tick is, in nanoseconds.
     tick: AtomicU64,
@@ -56,7 +56,7 @@ impl Default for Pool {
             under_way: AtomicUsize::new(0),
             giving_way: AtomicUsize::new(0),
             allowed: AtomicUsize::new(POOL_DEPTH),
-            has_target: AtomicBool::new(false),
+            has_goal: AtomicBool::new(false),
             late: AtomicBool::new(false),
             tick: AtomicU64::new(0),
             clock: AtomicU64::new(0),
@@ -65,9 +65,9 @@ impl Default for Pool {
 }
 
 impl Pool {
-    /// Whether one of its volumes has a latency target.
-    pub fn expect_target(&self, has_target: bool) {
-        self.has_target.store(has_target, Ordering::Relaxed);
+    /// Whether one of its volumes has a latency goal.
+    pub fn expect_goal(&self, has_goal: bool) {
+        self.has_goal.store(has_goal, Ordering::Relaxed);
         self.allowed.store(POOL_DEPTH, Ordering::Relaxed);
     }
 
@@ -98,18 +98,18 @@ pub struct PoolShare {
     /// Its weight, if it is not the [default](DEFAULT_WEIGHT).
     pub weight: Option<NonZeroU32>,
     /// How long its requests may be at the storage, before others give way.
-    pub target: Option<Duration>,
+    pub goal: Option<Duration>,
 }
 
 /// A volume's share of its pool.
 #[derive(Debug, Default)]
 pub struct Share {
-    /// Some volume of the pool has a weight or a target.
+    /// Some volume of the pool has a weight or a goal.
     on: AtomicBool,
     pool: OnceLock<Arc<Pool>>,
     weight: AtomicU64,
     /// In nanoseconds; 0: none.
-    target: AtomicU64,
+    goal: AtomicU64,
     /// What it was served, by weight.
     clock: AtomicU64,
     /// Shards on which operations wait for the share.
@@ -130,12 +130,12 @@ impl Share {
     /// Has a share of a pool from now on, or with `None` none. The pool of a volume stays the same.
     pub fn set(&self, share: Option<PoolShare>) {
         let on = share.is_some();
-        if let Some(PoolShare { pool, weight, target }) = share {
+        if let Some(PoolShare { pool, weight, goal }) = share {
             self.pool.get_or_init(|| pool);
             let weight = weight.map_or(DEFAULT_WEIGHT, NonZeroU32::get);
             self.weight.store(u64::from(weight), Ordering::Relaxed);
-            let target = target.map_or(0, |target| target.as_nanos() as u64);
-            self.target.store(target, Ordering::Relaxed);
+            let goal = goal.map_or(0, |goal| goal.as_nanos() as u64);
+            self.goal.store(goal, Ordering::Relaxed);
         }
         self.on.store(on, Ordering::Relaxed);
     }
@@ -171,7 +171,7 @@ impl Share {
     }
 
     fn gives_way(&self, pool: &Pool) -> bool {
-        self.target.load(Ordering::Relaxed) == 0 && pool.has_target.load(Ordering::Relaxed)
+        self.goal.load(Ordering::Relaxed) == 0 && pool.has_goal.load(Ordering::Relaxed)
     }
 
     /// True if an operation may begin, where the slowest clock of those that wait is at `slowest`.
@@ -213,18 +213,18 @@ impl Share {
         if ticket.gives_way {
             pool.giving_way.fetch_sub(1, Ordering::Relaxed);
         }
-        let target = self.target.load(Ordering::Relaxed);
-        if let Some(took) = took.filter(|_| target > 0) {
+        let goal = self.goal.load(Ordering::Relaxed);
+        if let Some(took) = took.filter(|_| goal > 0) {
             let took = took.as_nanos() as u64;
             // Shards that do this at the same time lose a sample.
             let smoothed = self.smoothed.load(Ordering::Relaxed);
             let smoothed = smoothed - smoothed / 8 + took / 8;
             self.smoothed.store(smoothed, Ordering::Relaxed);
-            if smoothed > target {
+            if smoothed > goal {
                 pool.late.store(true, Ordering::Relaxed);
             }
         }
-        if pool.has_target.load(Ordering::Relaxed) {
+        if pool.has_goal.load(Ordering::Relaxed) {
             pool.look(now);
         }
     }
@@ -243,10 +243,10 @@ mod tests {
 
     use super::*;
 
-    fn share(pool: &Arc<Pool>, weight: u32, target: Option<Duration>) -> Share {
+    fn share(pool: &Arc<Pool>, weight: u32, goal: Option<Duration>) -> Share {
         let share = Share::default();
         let (pool, weight) = (pool.clone(), NonZeroU32::new(weight));
-        share.set(Some(PoolShare { pool, weight, target }));
+        share.set(Some(PoolShare { pool, weight, goal }));
         share
     }
 
@@ -325,11 +325,11 @@ mod tests {
     }
 
     #[test]
-    fn those_without_a_target_give_way_and_recover() {
+    fn those_without_a_goal_give_way_and_recover() {
         let pool = Arc::new(Pool::default());
-        pool.expect_target(true);
-        let target = Duration::from_millis(1);
-        let (greedy, quick) = (share(&pool, 100, None), share(&pool, 100, Some(target)));
+        pool.expect_goal(true);
+        let goal = Duration::from_millis(1);
+        let (greedy, quick) = (share(&pool, 100, None), share(&pool, 100, Some(goal)));
         let mut now = Duration::ZERO;
         let mut ticks = |count: usize, took: Duration| {
             for _ in 0..count * 10 {
@@ -339,12 +339,12 @@ mod tests {
             }
             pool.allowed.load(Ordering::Relaxed)
         };
-        assert_eq!(ticks(50, 2 * target), 1, "one always goes on");
+        assert_eq!(ticks(50, 2 * goal), 1, "one always goes on");
         assert!(greedy.lets(&pool, 0), "so nobody starves");
         let ticket = greedy.begin(&pool);
         assert!(!greedy.lets(&pool, 0) && quick.lets(&pool, 0));
-        assert!(ticks(20, target / 2) >= 10, "one more at each tick, once it is well again");
-        assert_eq!(ticks(50, target / 2), POOL_DEPTH);
+        assert!(ticks(20, goal / 2) >= 10, "one more at each tick, once it is well again");
+        assert_eq!(ticks(50, goal / 2), POOL_DEPTH);
         greedy.end(ticket, None, now);
         assert!(greedy.is_idle() && quick.is_idle());
     }

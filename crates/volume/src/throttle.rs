@@ -1,4 +1,4 @@
-//! Operations that wait for a limit: of their volume, of their initiator, or of their session; or for their volume's
+//! Operations that wait for a limit: of their volume, of their host, or of their session; or for their volume's
 //! share of the storage.
 //!
 //! An operation asks before its requests have buffers, and before data is asked of its client. If it may not begin, it
@@ -272,7 +272,7 @@ impl<C: Command> Executor<C> {
         let mut slots = slots;
         slots.retain(|slot| !self.storage.volumes[*slot].line.is_empty());
         if slots.len() > 1 {
-            // Where an initiator's limit is for several volumes, each is the first in turn.
+            // Where an host's limit is for several volumes, each is the first in turn.
             slots.rotate_left(1);
         }
         self.storage.lines = slots;

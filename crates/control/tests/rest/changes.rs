@@ -20,6 +20,8 @@ const CHANGES: &[(&str, &str, &str, &str)] = &[
      r#"{"do": "resize-volume", "name": "a", "size": null}"#),
     ("PATCH", "/api/v1/volumes/a", r#"{"size": 4096}"#,
      r#"{"do": "resize-volume", "name": "a", "size": 4096}"#),
+    ("PATCH", "/api/v1/volumes/a/limits", r#"{"iops": 500, "burst_ms": 0}"#,
+     r#"{"do": "limit-volume", "name": "a", "limits": {"iops": 500, "burst_ms": 0}}"#),
     ("DELETE", "/api/v1/volumes/a%20b?keep_data=true&force", r#""#,
      r#"{"do": "delete-volume", "name": "a b", "keep_data": true, "force": true}"#),
     ("POST", "/api/v1/volumes/a/clone", r#"{"name": "b", "naa": "6024c4e0000000000000000000000001"}"#,

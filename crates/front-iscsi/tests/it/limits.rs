@@ -223,7 +223,7 @@ fn share(handle: &Handle, weights: [u32; 2]) {
     let pool = Arc::new(Pool::default());
     handle.share(|name| {
         let weight = weights[usize::from(name == "v1")];
-        Some(PoolShare { pool: pool.clone(), weight: NonZeroU32::new(weight), target: None })
+        Some(PoolShare { pool: pool.clone(), weight: NonZeroU32::new(weight), goal: None })
     });
 }
 

@@ -69,7 +69,7 @@ fn hosts_and_controllers_have_limits_of_their_own() {
     for each in ["host", "controller"] {
         let name = limited.clone();
         handle.limit_clients(Box::new(move |host| match host == name {
-            true if each == "host" => ClientRates { initiator: slow(), ..ClientRates::default() },
+            true if each == "host" => ClientRates { host: slow(), ..ClientRates::default() },
             true => ClientRates { session: slow(), ..ClientRates::default() },
             false => ClientRates::default(),
         }));

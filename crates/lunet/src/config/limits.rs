@@ -58,7 +58,7 @@ impl ClientLimit {
 pub fn rates_of(limits: &[ClientLimit], name: &str) -> ClientRates {
     let first = |each| limits.iter().find(|limit| limit.each == each && limit.is_of(name));
     let rates = |each| first(each).map_or_else(Rates::default, |limit| limit.rates);
-    ClientRates { initiator: rates(Each::Initiator), session: rates(Each::Session) }
+    ClientRates { host: rates(Each::Initiator), session: rates(Each::Session) }
 }
 
 /// Reads all `[[limit]]`.
@@ -178,4 +178,75 @@ fn within(bytes: u64) -> Result<u64, String> {
     let text =
         || format!("must be from {} to {}", units::exact_size(*least), units::exact_size(*most));
     if BANDWIDTH.contains(&bytes) { Ok(bytes) } else { Err(text()) }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::config::check;
+
+    fn volume(keys: &str) -> String {
+        format!(
+            "[volumes.a]\nbackend = 'null'\nsize = '1MiB'\n{keys}\n[[target]]\nname = 'iqn.2026-11.l:x'\n"
+        )
+    }
+
+    #[test]
+    fn limits_and_shares_of_a_volume_are_read() {
+        let keys = "iops = 5000\nbandwidth = '200 MiB/s'\nburst = '2s'\nweight = 300\n\
+                    latency-target = '2ms'";
+        let config = check(&volume(keys)).expect("it is right");
+        let expected = Rates {
+            iops: NonZeroU64::new(5000),
+            bandwidth: NonZeroU64::new(200 << 20),
+            burst: Duration::from_secs(2),
+        };
+        let found = &config.volumes[0];
+        assert_eq!(found.rates, expected);
+        let target = Some(Duration::from_millis(2));
+        assert_eq!(found.share, Share { weight: NonZeroU32::new(300), target });
+        let config = check(&volume("")).expect("it is right");
+        assert!(!config.volumes[0].rates.is_limit() && !config.volumes[0].share.is_some());
+    }
+
+    #[test]
+    fn what_is_no_limit_is_told() {
+        for (keys, key, text) in [
+            ("iops = 0", "volumes.a.iops", "from 1 to 10000000"),
+            ("bandwidth = '1KiB'", "volumes.a.bandwidth", "from 64 KiB"),
+            ("bandwidth = 'fast'", "volumes.a.bandwidth", ""),
+            ("iops = 1\nburst = '1ms'", "volumes.a.burst", "from 10 ms"),
+            ("burst = '1s'", "volumes.a.burst", "has no meaning without"),
+            ("weight = 1001", "volumes.a.weight", "from 1 to 1000"),
+            ("latency-target = '1us'", "volumes.a.latency-target", "from 100 us"),
+            ("[[limit]]\niops = 1", "limit[0].each", "is missing"),
+            ("[[limit]]\neach = 'session'", "limit[0]", "iops or bandwidth"),
+            ("[[limit]]\neach = 'all'\niops = 1", "limit[0].each", "must be one of"),
+            (
+                "[[limit]]\neach = 'session'\niops = 1\ninitiators = ['a b']",
+                "limit[0].initiators",
+                "is no name",
+            ),
+        ] {
+            let mistakes = check(&volume(keys)).expect_err(keys);
+            assert_eq!(mistakes[0].key, key, "{keys}");
+            assert!(mistakes[0].text.contains(text), "{keys}: {}", mistakes[0].text);
+        }
+    }
+
+    #[test]
+    fn the_first_table_that_fits_counts() {
+        let keys = "[[limit]]\neach = 'initiator'\ninitiators = ['iqn.*:A', 'nqn.b']\niops = 1\n\
+                    [[limit]]\neach = 'initiator'\niops = 2\n\
+                    [[limit]]\neach = 'session'\niops = 3";
+        let limits = check(&volume(keys)).expect("it is right").limits;
+        let iops = |name| {
+            let rates = rates_of(&limits, name);
+            [rates.host, rates.session].map(|rates| rates.iops.map_or(0, NonZeroU64::get))
+        };
+        assert_eq!(iops("iqn.2026-11.l:a"), [1, 3]);
+        assert_eq!(iops("nqn.b"), [1, 3]);
+        assert_eq!(iops("iqn.2026-11.l:b"), [2, 3]);
+        assert_eq!(rates_of(&[], "x"), ClientRates::default());
+    }
 }

@@ -80,10 +80,10 @@ impl Manager {
         let mut shares = BTreeMap::new();
         for (store, opens) in shared {
             let pool = self.pools.of(store);
-            pool.expect_target(opens.iter().any(|open| open.config.share.target.is_some()));
+            pool.expect_goal(opens.iter().any(|open| open.config.share.target.is_some()));
             for open in opens {
-                let Share { weight, target } = open.config.share;
-                shares.insert(&open.config.name, PoolShare { pool: pool.clone(), weight, target });
+                let Share { weight, target: goal } = open.config.share;
+                shares.insert(&open.config.name, PoolShare { pool: pool.clone(), weight, goal });
             }
         }
         self.handle.share(|name| shares.get(&name.to_owned()).cloned());
