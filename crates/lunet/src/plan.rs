@@ -118,7 +118,12 @@ impl Plan {
             group.shared && self.config.targets[group.target].name == target
         };
         let group = self.config.groups.iter().find(is_its)?;
-        self.shared.iter().find(|one| one.group == group.name)
+        self.shared_by(&group.name)
+    }
+
+    /// What the gateways of a group share; `None` if each has a file of its own.
+    pub fn shared_by(&self, group: &str) -> Option<&Shared> {
+        self.shared.iter().find(|one| one.group == group)
     }
 }
 

@@ -190,7 +190,6 @@ impl Manager {
         next: &Plan,
     ) -> Result<Open> {
         let (threshold, write_cache) = (config.threshold, config.write_cache);
-        let (rates, share) = (config.rates, config.share);
         let mut open = match (fate, now.open.get(&config.name)) {
             (Some(Fate::Stays), Some(open)) => open.clone(),
             (Some(Fate::Grows(size)), Some(open)) => {
@@ -204,7 +203,6 @@ impl Manager {
         };
         open.config.threshold = threshold;
         open.config.write_cache = write_cache;
-        (open.config.rates, open.config.share) = (rates, share);
         Ok(open)
     }
 

@@ -95,24 +95,29 @@ impl Manager {
         name: &str,
         limits: &VolumeLimits,
     ) -> Result<Done> {
-        let open = now.volume(name)?;
+        let mut volumes = now.plan.config.volumes.iter();
+        let shared = |volume: &Volume| now.plan.shared_by(volume.group.as_deref()?);
+        let found = volumes.find(|volume| volume.name == name);
+        let shared = found.and_then(shared);
+        let volume = match (found, shared) {
+            // Another gateway may serve it.
+            (Some(volume), Some(_)) => volume,
+            _ => &now.volume(name)?.config,
+        };
         check(limits)?;
-        let before = (open.config.rates, open.config.share);
+        let before = (volume.rates, volume.share);
         let (rates, share) = (changed(before.0, limits), reshared(before.1, limits));
         if (rates, share) == before {
             return Ok(done(format!("volume {name} {} already", told(rates, share))));
         }
-        let plan = self.edited(now, Consent::default(), |editor| {
+        let plan = self.edited_in(now, shared, Consent::default(), |editor| {
             for (key, value) in keys(rates, share) {
                 editor.set_key(name, key, value)?;
             }
             Ok(())
         })?;
         self.stop_with(&plan)?;
-        let config = Volume { rates, share, ..open.config.clone() };
-        let mut all = now.open.clone();
-        all.insert(name.to_owned(), open.with(config, open.volume.clone()));
-        self.commit(now, plan, all)?;
+        self.commit(now, plan, now.open.clone())?;
         Ok(done(format!("volume {name} {} now", told(rates, share))))
     }
 }

@@ -547,7 +547,7 @@ impl Manager {
         let iscsi = ready.iscsi.adopt(held);
         begins.into_iter().for_each(|standby| self.nvme.begin(standby));
         let late = iscsi.wait().late + changes.map_or(0, |nvme| nvme.wait().late);
-        let (next, before) = (Arc::new(next), self.now());
+        let (next, before) = (Arc::new(next.limited()), self.now());
         *self.now.lock().unwrap_or_else(PoisonError::into_inner) = next.clone();
         self.set_limits(&next);
         if let Some(listener) = self.listener.get() {
