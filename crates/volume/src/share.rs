@@ -349,7 +349,65 @@ mod tests {
         assert!(greedy.is_idle() && quick.is_idle());
     }
 
+    /// Storage that works on so many requests at once, each for this time, and has the others stand in a queue. One volume
+    /// always has as many operations as it may; one with a goal has one after the other. Returns the latencies of the latter
+    /// in the second half of the ticks, and how much of what the storage could have done it did then.
+    fn queue(goal: Duration, at_once: usize, each: Duration, ticks: u32) -> (Vec<Duration>, f64) {
+        let pool = Arc::new(Pool::default());
+        pool.expect_goal(true);
+        let (greedy, quick) = (share(&pool, 100, None), share(&pool, 100, Some(goal)));
+        greedy.wait(true);
+        let (mut free, mut queue) = (vec![Duration::ZERO; at_once], VecDeque::new());
+        let (mut now, mut latencies, mut done) = (Duration::ZERO, Vec::new(), 0);
+        let (mut is_busy, half) = (false, ticks / 2 * TICK);
+        while now < 2 * half {
+            loop {
+                let slowest = [&greedy, &quick].iter().filter_map(|it| it.waits_at()).min();
+                let slowest = slowest.unwrap_or(u64::MAX);
+                let next = [&quick, &greedy][usize::from(is_busy)];
+                if !next.lets(&pool, slowest) {
+                    break;
+                }
+                next.pay(&pool, Cost::of(4096), slowest);
+                let first = free.iter_mut().min().expect("it works");
+                *first = now.max(*first) + each;
+                queue.push_back((*first, now, next.begin(&pool), is_busy));
+                is_busy = true;
+            }
+            let Some((end, began, ticket, is_greedy)) = queue.pop_front() else { break };
+            now = end;
+            let (from, took) = (if is_greedy { &greedy } else { &quick }, end - began);
+            from.end(ticket, Some(took), now);
+            done += u32::from(now >= half);
+            if !is_greedy {
+                latencies.extend((now >= half).then_some(took));
+                is_busy = false;
+            }
+        }
+        let possible = half.as_secs_f64() / each.as_secs_f64() * at_once as f64;
+        (latencies, f64::from(done) / possible)
+    }
+
     proptest! {
+        #[test]
+        fn a_goal_is_kept_where_others_are_the_reason_and_costs_no_throughput(
+            at_once in 1_usize..5,
+            each in 100_u32..5000,
+            depth in 8_u32..24,
+        ) {
+            let each = Duration::from_micros(each.into());
+            // What so many requests take that are there at once.
+            let goal = each * depth / at_once as u32;
+            let (mut latencies, used) = queue(goal, at_once, each, 400);
+            latencies.sort();
+            let [median, most] = [2, 1].map(|part| latencies[(latencies.len() - 1) / part]);
+            prop_assert!(median <= goal, "{median:?} of {goal:?}");
+            // Until it is noticed, there is one more at each tick.
+            prop_assert!(most <= goal * 3 / 2, "{most:?} of {goal:?}");
+            prop_assert!(median >= goal / 2, "{median:?} of {goal:?}: others give way for nothing");
+            prop_assert!(used > 0.95, "{used} of what the storage can do");
+        }
+
         #[test]
         fn everybody_gets_the_share_of_the_weight(weights in proptest::collection::vec(10_u32..1000, 2..5)) {
             let pool = Arc::new(Pool::default());

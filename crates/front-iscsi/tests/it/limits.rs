@@ -3,11 +3,11 @@
 use std::collections::VecDeque;
 use std::num::{NonZeroU32, NonZeroU64};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use lunet_backends::layers::{Effect, Layer, Ops, wrap};
+use lunet_backends::layers::{Effect, Layer, Ops, Rate, wrap};
 use lunet_front_iscsi::Handle;
 use lunet_iscsi::initiator::{Data, Outcome, Tag};
 use lunet_iscsi::pdu::{TmfFunction, TmfResponse};
@@ -265,6 +265,78 @@ fn volumes_share_their_storage_by_weight() {
         handle.share(|_| None);
         assert!(server.stop(Duration::ZERO).flushed);
     });
+}
+
+/// Says that a test is over, also to threads that would go on while it fails.
+struct Over<'a>(&'a AtomicBool);
+
+impl Drop for Over<'_> {
+    fn drop(&mut self) {
+        self.0.store(true, Ordering::SeqCst);
+    }
+}
+
+#[test]
+fn a_latency_target_keeps_the_queues_of_others_short() {
+    // Two volumes on a disk that does one operation after the other: 32 of them are 80 ms, the target are 8.
+    let (rate, target) = (NonZeroU64::new(400).expect("not 0"), Duration::from_millis(20));
+    let layer = Layer::new(Effect::Limit(Rate::Operations(rate)), Ops::ALL);
+    let (disk, controls) = wrap(memory(4), &[layer]);
+    let driver = lunet_ring::DriverChoice::Auto;
+    let (server, address) = start(config(vec![disk.clone(), disk], driver));
+    let handle = server.handle();
+    let mut clients: Vec<Client> = (0..3).map(|n| Client::login(address, n)).collect();
+    clients.iter_mut().for_each(|client| wake(client, 1..2));
+    let pool = Arc::new(Pool::default());
+    let aim = |target: Option<Duration>| {
+        pool.expect_goal(target.is_some());
+        handle.share(|name| {
+            let goal = target.filter(|_| name == "v1");
+            Some(PoolShare { pool: pool.clone(), weight: None, goal })
+        });
+    };
+    let (ends, greedy_reads) = (AtomicBool::new(false), AtomicU32::new(0));
+    let start_read =
+        |client: &mut Client, lun| client.start(lun, &rw16(0x88, 0, 8), Data::Read(vec![0; 4096]));
+    thread::scope(|scope| {
+        let over = Over(&ends);
+        let mut quick = clients.pop().expect("three");
+        for mut greedy in clients {
+            let (ends, reads) = (&ends, &greedy_reads);
+            scope.spawn(move || {
+                let mut tags: VecDeque<Tag> =
+                    (0..100).map(|_| start_read(&mut greedy, 0)).collect();
+                while let Some(tag) = tags.pop_front() {
+                    greedy.outcome(tag);
+                    if !ends.load(Ordering::SeqCst) {
+                        reads.fetch_add(1, Ordering::SeqCst);
+                        tags.push_back(start_read(&mut greedy, 0));
+                    }
+                }
+            });
+        }
+        // The most that the disk has to do when one of ten reads in a row has ended.
+        let mut longest = || {
+            let held = |_| {
+                let tag = start_read(&mut quick, 1);
+                quick.outcome(tag);
+                controls.held()
+            };
+            (0..10).map(held).max().expect("ten")
+        };
+        aim(None);
+        until("the queue is long", || longest() >= 24);
+        aim(Some(target));
+        until("others have given way", || longest() <= 14);
+        let before = greedy_reads.load(Ordering::SeqCst);
+        until("they go on all the same", || greedy_reads.load(Ordering::SeqCst) >= before + 50);
+        assert!(longest() <= 20, "they have not come back");
+        aim(None);
+        until("the queue is long again", || longest() >= 24);
+        drop(over);
+    });
+    handle.share(|_| None);
+    assert!(server.stop(Duration::ZERO).flushed);
 }
 
 #[test]
