@@ -9,7 +9,7 @@ use anyhow::{Context, Result, ensure};
 use lunet_e2e::clients::QemuLun;
 use lunet_e2e::process::{Running, leashed};
 use lunet_e2e::server::{Serve, Server, url};
-use serde_json::Value;
+use serde_json::{Value, json};
 
 const TARGET: &str = "iqn.2026-11.local.lunet:limits";
 /// Reads per second, and the burst in seconds.
@@ -48,6 +48,23 @@ fn window(server: &Server) -> Result<(f64, f64)> {
     thread::sleep(Duration::from_secs(3));
     let (ended, after, _) = counts(server)?;
     Ok((after - before, IOPS * (ended - began + BURST + 0.2)))
+}
+
+#[test]
+fn a_volume_is_made_with_its_limits() -> Result<()> {
+    let server = serve()?;
+    let limits = ["--iops", "50", "--bandwidth", "200MiB/s", "--weight", "300"];
+    let size = ["volume", "create", "b", "--backend", "memory", "--size", "1MiB"];
+    server.tell(&[&size[..], &limits].concat())?;
+    let refused =
+        server.refuses(&["volume", "create", "c", "--size", "1MiB", "--weight", "9999"])?;
+    ensure!(refused.contains("the weight must be from 1 to 1000"), "{refused}");
+    let all: Value = serde_json::from_str(&server.tell(&["volume", "list", "--json"])?)?;
+    let found = all.as_array().context("a list")?.iter().find(|one| one["name"] == "b");
+    let expected = json!({"iops": 50, "bytes_per_s": 200 << 20, "burst_ms": 100, "weight": 300});
+    ensure!(found.context("the volume")?["own_limits"] == expected, "{all}");
+    server.stop()?;
+    Ok(())
 }
 
 #[test]

@@ -226,9 +226,10 @@ pub enum Change {
 
 impl Change {
     /// The version of the API that this change came with, in this form. An older server refuses it.
-    pub const fn since(&self) -> u32 {
+    pub fn since(&self) -> u32 {
         match self {
             Self::LimitVolume { .. } => 3,
+            Self::CreateVolume(new) if !new.limits.is_empty() => 3,
             _ => 1,
         }
     }
@@ -305,6 +306,9 @@ pub struct NewVolume {
     /// chosen one at random knows by it, whatever became of the answer, that the volume is the one that it has made.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub naa: Option<String>,
+    /// What is done with it in a time, from the beginning.
+    #[serde(default, skip_serializing_if = "VolumeLimits::is_empty")]
+    pub limits: VolumeLimits,
 }
 
 /// Somebody who may log in.

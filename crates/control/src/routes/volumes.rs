@@ -46,6 +46,9 @@ struct VolumeToMake {
     write_through: bool,
     /// NAA designator in hexadecimal, which no other volume has; if left out, that of its name.
     naa: Option<String>,
+    /// What is done with it in a time, from the beginning.
+    #[serde(default)]
+    limits: VolumeLimits,
 }
 
 /// A new size.
@@ -139,6 +142,7 @@ fn make(call: &Call) -> Result<Change, Problem> {
         read_only: new.read_only,
         write_through: new.write_through,
         naa: new.naa,
+        limits: new.limits,
     }))
 }
 

@@ -109,12 +109,9 @@ pub enum VolumeCommand {
     },
 }
 
-/// `lunet volume limit`
+/// How much may be done with a volume, and its share of its storage.
 #[derive(Args)]
-pub struct Limit {
-    /// Volume
-    #[arg(add = complete::volume())]
-    name: String,
+pub struct Limits {
     /// Operations per second; `none` for no limit
     #[arg(long, value_name = "NUMBER|none", value_parser = number)]
     iops: Option<u64>,
@@ -130,21 +127,37 @@ pub struct Limit {
     /// Volumes on the same storage without a target give way if it takes longer, such as 2ms; `none` for no target
     #[arg(long, value_name = "TIME|none", value_parser = target)]
     latency_target: Option<u64>,
+}
+
+impl From<Limits> for VolumeLimits {
+    fn from(limits: Limits) -> Self {
+        let Limits { iops, bandwidth, burst, weight, latency_target } = limits;
+        Self {
+            iops,
+            bytes_per_s: bandwidth,
+            burst_ms: burst,
+            weight,
+            latency_target_us: latency_target,
+        }
+    }
+}
+
+/// `lunet volume limit`
+#[derive(Args)]
+pub struct Limit {
+    /// Volume
+    #[arg(add = complete::volume())]
+    name: String,
+    #[command(flatten)]
+    limits: Limits,
     #[command(flatten)]
     ask: Ask,
 }
 
 impl Limit {
     fn run(self) -> Result<ExitCode> {
-        let Self { name, iops, bandwidth, burst, weight, latency_target, ask } = self;
-        let limits = VolumeLimits {
-            iops,
-            bytes_per_s: bandwidth,
-            burst_ms: burst,
-            weight,
-            latency_target_us: latency_target,
-        };
-        ask.change(Change::LimitVolume { name, limits })
+        let Self { name, limits, ask } = self;
+        ask.change(Change::LimitVolume { name, limits: limits.into() })
     }
 }
 
@@ -189,6 +202,8 @@ pub struct Create {
     /// `off`: a write is on stable storage before it is acknowledged, for hosts that never flush (ESXi)
     #[arg(long, value_enum, default_value_t = WriteCache::On, value_name = "on|off")]
     write_cache: WriteCache,
+    #[command(flatten)]
+    limits: Limits,
     #[command(flatten)]
     ask: Ask,
 }
@@ -241,6 +256,7 @@ impl Create {
             read_only: self.read_only,
             write_through: self.write_cache == WriteCache::Off,
             naa: None,
+            limits: self.limits.into(),
         };
         Ok((new, self.ask))
     }

@@ -189,6 +189,19 @@ fn reshared(before: Share, limits: &VolumeLimits) -> Share {
     share
 }
 
+/// The keys of a volume that is to have these limits from the beginning.
+///
+/// # Errors
+/// They can be none.
+pub(super) fn keys_of_new(limits: &VolumeLimits) -> Result<Vec<(&'static str, Value)>> {
+    if limits.is_empty() {
+        return Ok(Vec::new());
+    }
+    check(limits)?;
+    let all = keys(changed(Rates::default(), limits), reshared(Share::default(), limits));
+    Ok(all.into_iter().filter_map(|(key, value)| Some((key, value?))).collect())
+}
+
 /// The keys of the file; those without a value are taken out of it.
 fn keys(rates: Rates, share: Share) -> [(&'static str, Option<Value>); 5] {
     let burst = (rates.burst != DEFAULT_BURST).then(|| exact(rates.burst).into());
