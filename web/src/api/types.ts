@@ -176,6 +176,7 @@ export interface VolumeRates {
   read: OperationRates;
   write: OperationRates;
   flushes_per_second: number;
+  limit_waits_per_second: number;
   errors: number;
   commands_in_flight: number;
 }
