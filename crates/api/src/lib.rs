@@ -38,8 +38,8 @@ pub use part::{Part, PartKind, PartsOf, Place};
 pub use request::{Answer, Configuration, Request};
 pub use session::{Controller, OverTcp, Queue, RdmaPath, Session, Transport};
 pub use stats::{
-    Bucket, NoIser, NvmeCounts, Operations, Percentile, Portal, Protocol, Room, ShardLoad,
-    ShardOperations, SilentShard, StageTime, Stats, VolumeStats, VolumeTime,
+    Bucket, LimitWaits, NoIser, NvmeCounts, Operations, Percentile, Portal, Protocol, Room,
+    ShardLoad, ShardOperations, SilentShard, StageTime, Stats, VolumeStats, VolumeTime,
 };
 pub use target::{Lun, Reach, SecretPlace, Target, User};
 pub use verdict::{

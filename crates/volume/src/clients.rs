@@ -26,6 +26,7 @@ impl ClientLimits {
         self.set.load(Ordering::Relaxed).then(|| self.clone())
     }
 
+    /// That of the host, and that of the session.
     pub(crate) fn all(&self) -> [&Limit; 2] {
         [&self.host, &self.session]
     }

@@ -31,7 +31,7 @@ mod volume;
 mod work;
 
 pub use clients::{ClientLimits, ClientRates, ClientRule, Clients};
-pub use count::{Kind, VolumeCount};
+pub use count::{Kind, LimitWaits, VolumeCount, Whose};
 pub use executor::{Executor, NoChannel, Step};
 pub use health::{Cause, Fault, Health, MarkFile, StorageId, read_mark};
 pub use hold::{HeldVolume, HoldError};

@@ -11,6 +11,7 @@ use std::ptr;
 use std::sync::Arc;
 use std::time::Duration;
 
+use crate::count::Whose;
 use crate::executor::Executor;
 use crate::limit::Cost;
 use crate::open::VolumeId;
@@ -40,8 +41,8 @@ const SOON: Duration = Duration::from_millis(1);
 pub(crate) enum Behind {
     /// Those that have one of these limits, by their addresses.
     These(Vec<usize>),
-    /// Everybody.
-    All,
+    /// Everybody: those in front wait for this.
+    All(Whose),
 }
 
 impl Default for Behind {
@@ -55,9 +56,22 @@ enum Obstacle {
     /// The limit of its volume: all behind it wait as well.
     Volume(Duration),
     /// A limit of its client, by its address, which may be none for who stands behind it.
-    Client(usize, Duration),
-    /// The share of its volume, the same.
+    Client(usize, Whose, Duration),
+    /// The share of its volume: all behind it wait as well.
     Share,
+    /// Those in front of it, who wait for this.
+    Line(Whose),
+}
+
+impl Obstacle {
+    /// Whose limit it is.
+    fn whose(&self) -> Whose {
+        match self {
+            Self::Volume(_) => Whose::Volume,
+            Self::Client(_, whose, _) | Self::Line(whose) => *whose,
+            Self::Share => Whose::Share,
+        }
+    }
 }
 
 impl Requests {
@@ -111,7 +125,7 @@ impl<F> Storage<F> {
         let behind = std::mem::take(&mut self.volumes[slot].behind);
         let obstacle = match &behind {
             Behind::These(known) => self.obstacle(requests, slot, known),
-            Behind::All => Some(Obstacle::Volume(LOOK)),
+            Behind::All(whose) => Some(Obstacle::Line(*whose)),
         };
         self.volumes[slot].behind = behind;
         let Some(obstacle) = obstacle else {
@@ -120,7 +134,7 @@ impl<F> Storage<F> {
         };
         self.meet(slot, &obstacle);
         let volume = &mut self.volumes[slot];
-        volume.count.limit.0 += 1;
+        volume.count.limit.count(obstacle.whose());
         if volume.line.is_empty() {
             self.lines.push(slot);
         }
@@ -132,17 +146,18 @@ impl<F> Storage<F> {
     /// Something is in the way of an operation on the volume in a slot.
     fn meet(&mut self, slot: VolumeId, obstacle: &Obstacle) {
         let wait = match obstacle {
-            Obstacle::Volume(wait) | Obstacle::Client(_, wait) => *wait,
+            Obstacle::Volume(wait) | Obstacle::Client(.., wait) => *wait,
             Obstacle::Share => SOON,
+            Obstacle::Line(_) => LOOK,
         };
         self.look_in(wait);
         let behind = &mut self.volumes[slot].behind;
         match (obstacle, behind) {
-            (Obstacle::Client(name, _), Behind::These(known)) if !known.contains(name) => {
+            (Obstacle::Client(name, ..), Behind::These(known)) if !known.contains(name) => {
                 known.push(*name);
             }
             (Obstacle::Client(..), _) => {}
-            (Obstacle::Volume(_) | Obstacle::Share, behind) => *behind = Behind::All,
+            (obstacle, behind) => *behind = Behind::All(obstacle.whose()),
         }
         if matches!(obstacle, Obstacle::Share) {
             self.want_share(slot, true);
@@ -160,17 +175,19 @@ impl<F> Storage<F> {
         if !wait.is_zero() {
             return Some(Obstacle::Volume(wait));
         }
-        for limit in requests.client.iter().flat_map(|client| client.all()) {
-            let name = ptr::from_ref(limit).addr();
-            if known.contains(&name) {
-                return Some(Obstacle::Client(name, LOOK));
-            }
-            let wait = limit.wait(self.now);
-            if !wait.is_zero() {
-                return Some(Obstacle::Client(name, wait));
+        if let Some(client) = &requests.client {
+            for (limit, whose) in client.all().into_iter().zip([Whose::Host, Whose::Session]) {
+                let name = ptr::from_ref(limit).addr();
+                if known.contains(&name) {
+                    return Some(Obstacle::Client(name, whose, LOOK));
+                }
+                let wait = limit.wait(self.now);
+                if !wait.is_zero() {
+                    return Some(Obstacle::Client(name, whose, wait));
+                }
             }
         }
-        let Some(pool) = self.volumes[slot].core.share.pool().cloned() else { return None };
+        let pool = self.volumes[slot].core.share.pool().cloned()?;
         let slowest = self.slowest(&pool);
         let lets = self.volumes[slot].core.share.lets(&pool, slowest);
         (!lets).then_some(Obstacle::Share)
@@ -244,7 +261,7 @@ impl<F> Storage<F> {
     pub(crate) fn leave_line(&mut self, requests: &mut Requests) {
         let Some(place) = requests.place.take() else { return };
         let volume = &mut self.volumes[place.slot];
-        volume.count.limit.1 += self.now.saturating_sub(place.since);
+        volume.count.limit.time += self.now.saturating_sub(place.since);
         volume.line.retain(|waiting| *waiting != requests.id());
         if volume.line.is_empty() {
             volume.behind = Behind::default();
@@ -303,7 +320,7 @@ impl<C: Command> Executor<C> {
                     let Some(place) = requests.place.take() else { continue };
                     self.storage.pay(requests, slot, place.cost);
                     let waited = self.storage.now.saturating_sub(place.since);
-                    self.storage.volumes[slot].count.limit.1 += waited;
+                    self.storage.volumes[slot].count.limit.time += waited;
                     self.storage.passed.push(id);
                 }
             }

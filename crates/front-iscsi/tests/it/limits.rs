@@ -11,7 +11,7 @@ use lunet_backends::layers::{Effect, Layer, Ops, Rate, wrap};
 use lunet_front_iscsi::Handle;
 use lunet_iscsi::initiator::{Data, Outcome, Tag};
 use lunet_iscsi::pdu::{TmfFunction, TmfResponse};
-use lunet_volume::{POOL_DEPTH, Pool, PoolShare, Rates};
+use lunet_volume::{POOL_DEPTH, Pool, PoolShare, Rates, Whose};
 
 use crate::support::client::{Client, rw16};
 use crate::support::copy::wake;
@@ -37,7 +37,7 @@ fn limit(handle: &Handle, rates: Rates) {
 
 /// How often operations have waited for the limit.
 fn waits(handle: &Handle) -> u64 {
-    handle.stats().volumes[0].time.limit_waits
+    handle.stats().volumes[0].time.limits.of(Whose::Volume)
 }
 
 /// A write that waits, behind one that has used up the limit for the rest of the test.
@@ -354,7 +354,7 @@ fn what_waits_for_its_share_is_aborted_and_leaves_the_pool() {
         }
         until("all are at the storage", || gate.held() == POOL_DEPTH);
         let write = client.start(1, &rw16(0x8A, 8, 8), Data::Write(vec![0xAA; 4096]));
-        until("it waits", || handle.stats().volumes[1].time.limit_waits == 1);
+        until("it waits", || handle.stats().volumes[1].time.limits.of(Whose::Share) == 1);
         let aborted = client.manage(TmfFunction::AbortTask, 1, Some(write));
         assert_eq!(aborted, TmfResponse::Complete);
         assert_eq!(client.manage(TmfFunction::AbortTaskSet, 0, None), TmfResponse::Complete);

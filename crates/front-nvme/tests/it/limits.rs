@@ -17,7 +17,7 @@ fn slow() -> Rates {
 
 /// How often operations have waited for a limit.
 fn waits(server: &Server) -> u64 {
-    server.handle().stats().volumes.iter().map(|volume| volume.time.limit_waits).sum()
+    server.handle().stats().volumes.iter().map(|volume| volume.time.limits.all()).sum()
 }
 
 fn at_work(server: &Server) -> usize {
