@@ -249,7 +249,7 @@ pub(super) fn of(volume: &Volume) -> VolumeLimits {
     VolumeLimits {
         iops: rates.iops.map(NonZeroU64::get),
         bytes_per_s: rates.bandwidth.map(NonZeroU64::get),
-        burst_ms: rates.is_limit().then(|| rates.burst.as_millis() as u64),
+        burst_ms: rates.is_limit().then_some(rates.burst.as_millis() as u64),
         weight: volume.share.weight.map(|weight| u64::from(weight.get())),
         latency_target_us: volume.share.target.map(|target| target.as_micros() as u64),
     }
