@@ -65,10 +65,11 @@ impl Default for Pool {
 }
 
 impl Pool {
-    /// Whether one of its volumes has a latency goal.
+    /// Whether one of its volumes has a latency goal. If that is nothing new, those that give way go on doing so.
     pub fn expect_goal(&self, has_goal: bool) {
-        self.has_goal.store(has_goal, Ordering::Relaxed);
-        self.allowed.store(POOL_DEPTH, Ordering::Relaxed);
+        if self.has_goal.swap(has_goal, Ordering::Relaxed) != has_goal {
+            self.allowed.store(POOL_DEPTH, Ordering::Relaxed);
+        }
     }
 
     /// Once in a while, those that give way have to do with fewer requests, or may have one more.
@@ -340,6 +341,8 @@ mod tests {
             pool.allowed.load(Ordering::Relaxed)
         };
         assert_eq!(ticks(50, 2 * goal), 1, "one always goes on");
+        pool.expect_goal(true);
+        assert_eq!(pool.allowed.load(Ordering::Relaxed), 1, "what is no change frees nobody");
         assert!(greedy.lets(&pool, 0), "so nobody starves");
         let ticket = greedy.begin(&pool);
         assert!(!greedy.lets(&pool, 0) && quick.lets(&pool, 0));
