@@ -116,12 +116,17 @@ impl Account {
             Some(from.saturating_add(cost).min(most))
         };
         // It never fails: there is always a next value.
-        let _ = self.paid_until.fetch_update(Ordering::Relaxed, Ordering::Relaxed, paid);
+        let _ = self.paid_until.fetch_update(Ordering::AcqRel, Ordering::Relaxed, paid);
+        // What a rate costs that is no longer in force is forgotten, as if it had been paid before the change.
+        if self.rate.load(Ordering::Relaxed) != rate.get() {
+            self.paid_until.store(0, Ordering::Relaxed);
+        }
     }
 
     fn set(&self, rate: Option<NonZeroU64>) {
         self.rate.store(rate.map_or(0, NonZeroU64::get), Ordering::Relaxed);
-        self.paid_until.store(0, Ordering::Relaxed);
+        // Whoever pays behind this sees the new rate.
+        self.paid_until.store(0, Ordering::Release);
     }
 }
 
@@ -284,6 +289,37 @@ mod tests {
         assert!(limit.wait(2 * MS).is_zero());
         limit.set(Rates::default());
         assert!(!limit.is_set());
+    }
+
+    #[test]
+    fn what_is_paid_while_the_rate_changes_is_not_paid_at_the_old_rate_under_the_new_one() {
+        let limit = Limit::new(rates(1, 0, Duration::ZERO));
+        let (paid, over) = (AtomicU64::new(0), AtomicBool::new(false));
+        let later = |many: u64| {
+            let until = paid.load(Ordering::SeqCst) + many;
+            while paid.load(Ordering::SeqCst) < until {
+                std::hint::spin_loop();
+            }
+        };
+        std::thread::scope(|scope| {
+            scope.spawn(|| {
+                while !over.load(Ordering::SeqCst) {
+                    limit.pay(Cost { operations: 1, bytes: 0 }, MS);
+                    paid.fetch_add(1, Ordering::SeqCst);
+                }
+            });
+            let mut longest = Duration::ZERO;
+            for n in 0..2000 {
+                limit.set(rates(1, 0, Duration::ZERO));
+                later(n % 3);
+                // A second each before, and nothing that counts from now on.
+                limit.set(rates(1_000_000_000, 0, Duration::ZERO));
+                later(2);
+                longest = longest.max(limit.wait(MS));
+            }
+            over.store(true, Ordering::SeqCst);
+            assert!(longest < Duration::from_millis(900), "{longest:?}");
+        });
     }
 
     proptest! {
