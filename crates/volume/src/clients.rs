@@ -124,7 +124,7 @@ mod tests {
     }
 
     #[test]
-    fn sessions_of_an_host_share_its_limit_and_have_their_own() {
+    fn sessions_of_a_host_share_its_limit_and_have_their_own() {
         let clients = Clients::default();
         let one = clients.enter("Host-A");
         assert!(one.of_operation().is_none(), "nothing is limited");

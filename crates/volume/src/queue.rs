@@ -326,7 +326,8 @@ impl<C: Command> Executor<C> {
         self.storage.look_soon();
     }
 
-    /// Looks whose turn it is: operations that wait for a limit may go on, requests whose way is free go to the storage, and answers whose mark is stable are told.
+    /// Looks whose turn it is: operations that wait for a limit may go on, requests whose way is free go to the storage,
+    /// and answers whose mark is stable are told.
     /// The [queued](Self::queued) operations are the caller's.
     pub fn look(&mut self) {
         self.storage.looked = self.storage.now;

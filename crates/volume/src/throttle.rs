@@ -39,7 +39,7 @@ const SOON: Duration = Duration::from_millis(1);
 /// Who has to stand behind a line.
 #[derive(Debug)]
 pub(crate) enum Behind {
-    /// Those that have one of these limits, by their addresses.
+    /// Those that have one of these limits, by their addresses, in order.
     These(Vec<usize>),
     /// Everybody: those in front wait for this.
     All(Whose),
@@ -153,8 +153,10 @@ impl<F> Storage<F> {
         self.look_in(wait);
         let behind = &mut self.volumes[slot].behind;
         match (obstacle, behind) {
-            (Obstacle::Client(name, ..), Behind::These(known)) if !known.contains(name) => {
-                known.push(*name);
+            (Obstacle::Client(name, ..), Behind::These(known)) => {
+                if let Err(at) = known.binary_search(name) {
+                    known.insert(at, *name);
+                }
             }
             (Obstacle::Client(..), _) => {}
             (obstacle, behind) => *behind = Behind::All(obstacle.whose()),
@@ -178,7 +180,7 @@ impl<F> Storage<F> {
         if let Some(client) = &requests.client {
             for (limit, whose) in client.all().into_iter().zip([Whose::Host, Whose::Session]) {
                 let name = ptr::from_ref(limit).addr();
-                if known.contains(&name) {
+                if known.binary_search(&name).is_ok() {
                     return Some(Obstacle::Client(name, whose, LOOK));
                 }
                 let wait = limit.wait(self.now);
@@ -289,7 +291,7 @@ impl<C: Command> Executor<C> {
         let mut slots = slots;
         slots.retain(|slot| !self.storage.volumes[*slot].line.is_empty());
         if slots.len() > 1 {
-            // Where an host's limit is for several volumes, each is the first in turn.
+            // Where a host's limit is for several volumes, each is the first in turn.
             slots.rotate_left(1);
         }
         self.storage.lines = slots;
