@@ -5,6 +5,9 @@
 //! takes its place in the line of its volume and holds nothing but what came with its command. Whoever comes later
 //! stands behind it. A timer of the shard lets the line go on when the accounts say so; an operation that ends leaves it
 //! at once.
+//!
+//! Whoever is the first to wait for a limit, of its line, pays at once and knows when its turn is: otherwise a shard that
+//! looks more often than another one, because it has more to do, would always be the one that finds something left.
 
 use std::collections::VecDeque;
 use std::ptr;
@@ -13,7 +16,7 @@ use std::time::Duration;
 
 use crate::count::Whose;
 use crate::executor::Executor;
-use crate::limit::Cost;
+use crate::limit::{Cost, Limit};
 use crate::open::VolumeId;
 use crate::operation::{Command, OperationId, Requests};
 use crate::share::{Counted, Pool, Share};
@@ -31,6 +34,30 @@ pub(crate) struct Place {
     cost: Cost,
     /// Since when it waits.
     since: Duration,
+    /// Its turn, which is paid for.
+    turn: Option<Turn>,
+}
+
+/// When an operation that has paid may begin.
+#[derive(Clone, Copy, Debug)]
+struct Turn {
+    due: Duration,
+    /// The client's limit that is the reason, by its address; otherwise it is that of the volume.
+    name: Option<usize>,
+    whose: Whose,
+    /// How often its limits had changed by then.
+    changes: u32,
+}
+
+impl Turn {
+    /// What is in the way of its operation until then, if anything is.
+    fn obstacle(&self, now: Duration) -> Option<Obstacle> {
+        let wait = self.due.checked_sub(now).filter(|wait| !wait.is_zero())?;
+        Some(match self.name {
+            Some(name) => Obstacle::Client(name, self.whose, wait),
+            None => Obstacle::Volume(wait),
+        })
+    }
 }
 
 /// Who waits for a share is looked at as often as a shard can.
@@ -57,6 +84,8 @@ enum Obstacle {
     Volume(Duration),
     /// A limit of its client, by its address, which may be none for who stands behind it.
     Client(usize, Whose, Duration),
+    /// A limit of its client that somebody in front of it waits for.
+    Known(Whose),
     /// The share of its volume: all behind it wait as well.
     Share,
     /// Those in front of it, who wait for this.
@@ -68,7 +97,7 @@ impl Obstacle {
     fn whose(&self) -> Whose {
         match self {
             Self::Volume(_) => Whose::Volume,
-            Self::Client(_, whose, _) | Self::Line(whose) => *whose,
+            Self::Client(_, whose, _) | Self::Known(whose) | Self::Line(whose) => *whose,
             Self::Share => Whose::Share,
         }
     }
@@ -129,7 +158,8 @@ impl<F> Storage<F> {
         };
         self.volumes[slot].behind = behind;
         let Some(obstacle) = obstacle else {
-            self.pay(requests, slot, cost);
+            self.pay_limits(requests, slot, cost);
+            self.begin_paid(requests, slot, cost);
             return true;
         };
         self.meet(slot, &obstacle);
@@ -139,8 +169,36 @@ impl<F> Storage<F> {
             self.lines.push(slot);
         }
         volume.line.push_back(requests.id());
-        requests.place = Some(Place { slot, cost, since: self.now });
+        requests.place = Some(Place { slot, cost, since: self.now, turn: None });
+        self.book(requests, &obstacle);
         false
+    }
+
+    /// An operation that stands in a line pays at once, if a limit is in its way and nobody in front of it waits for that.
+    fn book(&mut self, requests: &mut Requests, obstacle: &Obstacle) {
+        let Some(Place { slot, cost, turn: None, .. }) = requests.place else { return };
+        let (name, whose, wait) = match obstacle {
+            Obstacle::Volume(wait) => (None, Whose::Volume, *wait),
+            Obstacle::Client(name, whose, wait) => (Some(*name), *whose, *wait),
+            Obstacle::Known(_) | Obstacle::Share | Obstacle::Line(_) => return,
+        };
+        self.pay_limits(requests, slot, cost);
+        let changes = self.changes(requests, slot);
+        let turn = Turn { due: self.now + wait, name, whose, changes };
+        requests.place.iter_mut().for_each(|place| place.turn = Some(turn));
+    }
+
+    /// How often the limits of an operation have changed.
+    fn changes(&self, requests: &Requests, slot: VolumeId) -> u32 {
+        let client = requests.client.iter().flat_map(|client| client.all());
+        let all = client.map(Limit::changes).chain([self.volumes[slot].core.limit.changes()]);
+        all.fold(0, u32::wrapping_add)
+    }
+
+    /// The turn that an operation has paid for, unless its limits are others since.
+    fn turn(&self, requests: &Requests) -> Option<Turn> {
+        let place = requests.place.as_ref()?;
+        place.turn.filter(|turn| turn.changes == self.changes(requests, place.slot))
     }
 
     /// Something is in the way of an operation on the volume in a slot.
@@ -148,7 +206,7 @@ impl<F> Storage<F> {
         let wait = match obstacle {
             Obstacle::Volume(wait) | Obstacle::Client(.., wait) => *wait,
             Obstacle::Share => SOON,
-            Obstacle::Line(_) => LOOK,
+            Obstacle::Known(_) | Obstacle::Line(_) => LOOK,
         };
         self.look_in(wait);
         let behind = &mut self.volumes[slot].behind;
@@ -158,7 +216,7 @@ impl<F> Storage<F> {
                     known.insert(at, *name);
                 }
             }
-            (Obstacle::Client(..), _) => {}
+            (Obstacle::Client(..) | Obstacle::Known(_), _) => {}
             (obstacle, behind) => *behind = Behind::All(obstacle.whose()),
         }
         if matches!(obstacle, Obstacle::Share) {
@@ -169,30 +227,48 @@ impl<F> Storage<F> {
     /// What is in an operation's way now, if anything is. Some limits are known to be.
     fn obstacle(
         &mut self,
-        requests: &Requests,
+        requests: &mut Requests,
         slot: VolumeId,
         known: &[usize],
     ) -> Option<Obstacle> {
-        let wait = self.volumes[slot].core.limit.wait(self.now);
-        if !wait.is_zero() {
-            return Some(Obstacle::Volume(wait));
-        }
-        if let Some(client) = &requests.client {
-            for (limit, whose) in client.all().into_iter().zip([Whose::Host, Whose::Session]) {
-                let name = ptr::from_ref(limit).addr();
-                if known.binary_search(&name).is_ok() {
-                    return Some(Obstacle::Client(name, whose, LOOK));
-                }
-                let wait = limit.wait(self.now);
-                if !wait.is_zero() {
-                    return Some(Obstacle::Client(name, whose, wait));
-                }
+        let limit = match self.turn(requests) {
+            Some(turn) => turn.obstacle(self.now),
+            None => {
+                requests.place.iter_mut().for_each(|place| place.turn = None);
+                self.limit_in_the_way(requests, slot, known)
             }
+        };
+        if limit.is_some() {
+            return limit;
         }
         let pool = self.volumes[slot].core.share.pool().cloned()?;
         let slowest = self.slowest(&pool);
         let lets = self.volumes[slot].core.share.lets(&pool, slowest);
         (!lets).then_some(Obstacle::Share)
+    }
+
+    /// The limit that an operation waits for the longest, or one that somebody in front of it waits for.
+    fn limit_in_the_way(
+        &self,
+        requests: &Requests,
+        slot: VolumeId,
+        known: &[usize],
+    ) -> Option<Obstacle> {
+        let volume = self.volumes[slot].core.limit.wait(self.now);
+        let mut longest = (volume, (!volume.is_zero()).then_some(Obstacle::Volume(volume)));
+        if let Some(client) = &requests.client {
+            for (limit, whose) in client.all().into_iter().zip([Whose::Host, Whose::Session]) {
+                let name = ptr::from_ref(limit).addr();
+                if known.binary_search(&name).is_ok() {
+                    return Some(Obstacle::Known(whose));
+                }
+                let wait = limit.wait(self.now);
+                if wait > longest.0 {
+                    longest = (wait, Some(Obstacle::Client(name, whose, wait)));
+                }
+            }
+        }
+        longest.1
     }
 
     /// The slowest clock of the volumes of a pool that wait, as it was when this loop iteration needed it first.
@@ -235,11 +311,15 @@ impl<F> Storage<F> {
         }
     }
 
-    fn pay(&mut self, requests: &mut Requests, slot: VolumeId, cost: Cost) {
+    fn pay_limits(&self, requests: &Requests, slot: VolumeId, cost: Cost) {
         self.volumes[slot].core.limit.pay(cost, self.now);
         for limit in requests.client.iter().flat_map(|client| client.all()) {
             limit.pay(cost, self.now);
         }
+    }
+
+    /// What is paid for begins, and has its share.
+    fn begin_paid(&mut self, requests: &mut Requests, slot: VolumeId, cost: Cost) {
         if let Some(pool) = self.volumes[slot].core.share.pool().cloned() {
             let slowest = self.slowest(&pool);
             let share = &self.volumes[slot].core.share;
@@ -261,7 +341,13 @@ impl<F> Storage<F> {
 
     /// An operation waits for no limit any more.
     pub(crate) fn leave_line(&mut self, requests: &mut Requests) {
+        let has_paid = self.turn(requests).is_some();
         let Some(place) = requests.place.take() else { return };
+        if has_paid {
+            let client = requests.client.iter().flat_map(|client| client.all());
+            let limits = client.chain([&*self.volumes[place.slot].core.limit]);
+            limits.for_each(|limit| limit.pay_back(place.cost));
+        }
         let volume = &mut self.volumes[place.slot];
         volume.count.limit.time += self.now.saturating_sub(place.since);
         volume.line.retain(|waiting| *waiting != requests.id());
@@ -311,16 +397,21 @@ impl<C: Command> Executor<C> {
             match obstacle {
                 Some(obstacle) => {
                     self.storage.meet(slot, &obstacle);
+                    self.storage.book(requests, &obstacle);
                     wants_share = matches!(obstacle, Obstacle::Share);
-                    if !matches!(obstacle, Obstacle::Client(..)) {
+                    if !matches!(obstacle, Obstacle::Client(..) | Obstacle::Known(_)) {
                         break;
                     }
                     at += 1;
                 }
                 None => {
                     line.remove(at);
+                    let has_paid = self.storage.turn(requests).is_some();
                     let Some(place) = requests.place.take() else { continue };
-                    self.storage.pay(requests, slot, place.cost);
+                    if !has_paid {
+                        self.storage.pay_limits(requests, slot, place.cost);
+                    }
+                    self.storage.begin_paid(requests, slot, place.cost);
                     let waited = self.storage.now.saturating_sub(place.since);
                     self.storage.volumes[slot].count.limit.time += waited;
                     self.storage.passed.push(id);
