@@ -9,13 +9,15 @@ use std::time::{Duration, Instant};
 
 use lunet_backends::layers::{Effect, Layer, Ops, Rate, wrap};
 use lunet_front_iscsi::Handle;
-use lunet_iscsi::initiator::{Data, Outcome, Tag};
-use lunet_iscsi::pdu::{TmfFunction, TmfResponse};
-use lunet_volume::{POOL_DEPTH, Pool, PoolShare, Rates, Whose};
+use lunet_iscsi::initiator::{Data, Event, Options, Outcome, Tag};
+use lunet_iscsi::pdu::{LogoutReason, LogoutResponse, TmfFunction, TmfResponse};
+use lunet_volume::{ClientRates, POOL_DEPTH, Pool, PoolShare, Rates, Whose};
 
+use crate::groups::{done, open_group, set_gate, two_targets, wait};
+use crate::relays::{SECRET, relays, through};
 use crate::support::client::{Client, rw16};
-use crate::support::copy::wake;
-use crate::support::status::GOOD;
+use crate::support::copy::{begin, cscd_of, lid1, segment, wake, written};
+use crate::support::status::{BUSY, GOOD};
 use crate::support::{config, file_volume, memory, on_each_driver, stalling, start, until};
 
 /// So slow that a MiB takes the rest of a test, and more.
@@ -214,6 +216,157 @@ fn what_the_storage_does_by_itself_is_paid_for() {
         until("all of them wait", || waits(&handle) == 5);
         assert_eq!(client.manage(TmfFunction::AbortTaskSet, 0, None), TmfResponse::Complete);
         until("nothing is at work", || handle.stats().volumes[0].commands_in_flight == 0);
+        assert!(server.stop(Duration::ZERO).flushed);
+    });
+}
+
+#[test]
+fn a_logout_does_not_wait_for_what_waits() {
+    on_each_driver(|driver| {
+        let (server, address) = start(config(vec![memory(4)], driver));
+        let handle = server.handle();
+        let mut client = Client::login(address, 1);
+        waiting_write(&mut client, &handle, 4096);
+        client.batch(|proto, out| {
+            let reason = LogoutReason::CloseSession;
+            proto.logout(reason, Duration::ZERO, out).expect("it can be sent");
+        });
+        let response = client.wait(|event| match event {
+            Event::LoggedOut { response, .. } => Some(*response),
+            _ => None,
+        });
+        assert_eq!(response, Ok(LogoutResponse::Closed));
+        until("nothing is at work", || handle.stats().volumes[0].commands_in_flight == 0);
+        limit(&handle, Rates::default());
+        let (status, data) = Client::login(address, 2).read(0, 8, 8);
+        assert_eq!(status, GOOD);
+        assert!(data.iter().all(|byte| *byte != 0xAA), "it was not waited for");
+        assert!(server.stop(Duration::ZERO).flushed);
+    });
+}
+
+/// Sessions of one host send all the data that they may, and none of it is written within the test.
+#[test]
+fn sessions_that_wait_keep_others_from_nothing() {
+    on_each_driver(|driver| {
+        let dir = tempfile::tempdir().expect("a folder");
+        let (server, address) = start(config(vec![memory(4), file_volume(&dir)], driver));
+        let handle = server.handle();
+        let mut greedy: Vec<Client> = (0..8).map(|n| Client::login(address, n)).collect();
+        waiting_write(&mut greedy[0], &handle, 4096);
+        for client in &mut greedy {
+            for n in 0..60 {
+                client.start(0, &rw16(0x8A, 8 + n, 128), Data::Write(vec![0xAA; 64 << 10]));
+            }
+        }
+        until("they wait", || waits(&handle) > 8);
+        let other = |options: &mut Options| {
+            options.initiator_name = "iqn.2026-11.local.lunet:other".into();
+        };
+        let mut others: Vec<Client> =
+            (0..4).map(|n| Client::login_with(address, 100 + n, other)).collect();
+        for (n, client) in others.iter_mut().enumerate() {
+            wake(client, 1..2);
+            let data = vec![n as u8 + 1; 1 << 20];
+            assert_eq!(client.write(1, 64, data.clone()), GOOD);
+            let (status, read) = client.read(1, 64, 2048);
+            assert!(status == GOOD && read == data, "what was written is read");
+        }
+        // All of it is more than ten minutes' worth.
+        for client in &mut greedy {
+            assert_eq!(client.manage(TmfFunction::AbortTaskSet, 0, None), TmfResponse::Complete);
+        }
+        until("nothing is at work", || handle.stats().volumes[0].commands_in_flight == 0);
+        limit(&handle, Rates::default());
+        let (status, data) = others[0].read(0, 8, 200);
+        assert_eq!(status, GOOD);
+        assert!(data.iter().all(|byte| *byte != 0xAA), "nothing of it was written");
+        assert!(server.stop(Duration::ZERO).flushed);
+    });
+}
+
+#[test]
+fn copies_and_space_given_back_are_paid_for_on_each_volume() {
+    on_each_driver(|driver| {
+        let (server, address) = start(config(vec![memory(16), memory(16)], driver));
+        let handle = server.handle();
+        let mut client = Client::login(address, 1);
+        wake(&mut client, 1..2);
+        written(&mut client);
+        assert_eq!(client.write(1, 4096, vec![9; 1 << 20]), GOOD);
+        let cscds = [0, 1].map(|lun| cscd_of(&mut client, lun));
+        waiting_write(&mut client, &handle, 4096);
+        let mut unmap = vec![0; 24];
+        (unmap[1], unmap[3], unmap[14], unmap[18]) = (22, 16, 8, 8);
+        client.start(0, &[0x42, 0, 0, 0, 0, 0, 0, 0, 24, 0], Data::Write(unmap));
+        // It is read from, and then written to.
+        let from = [segment(0, 1, 2048, 0, 0)];
+        begin(&mut client, 0, 0, 0, lid1(1, 0, &cscds, &from));
+        let cscds = [cscds[1].clone(), cscds[0].clone()];
+        let to = [segment(0, 1, 2048, 4096, 4096)];
+        begin(&mut client, 0, 0, 0, lid1(2, 0, &cscds, &to));
+        until("all of them wait", || waits(&handle) == 4);
+        assert_eq!(client.manage(TmfFunction::AbortTaskSet, 0, None), TmfResponse::Complete);
+        until("nothing is at work", || {
+            handle.stats().volumes.iter().all(|volume| volume.commands_in_flight == 0)
+        });
+        limit(&handle, Rates::default());
+        assert!(client.read(0, 2048, 4096).1.iter().all(|byte| *byte == 7), "it is as it was");
+        assert!(client.read(1, 0, 2048).1.iter().all(|byte| *byte == 0), "nothing came");
+        assert!(server.stop(Duration::ZERO).flushed);
+    });
+}
+
+#[test]
+fn a_planned_move_of_a_group_turns_back_what_waits() {
+    on_each_driver(|driver| {
+        let (server, address, group, mut machine) = open_group(two_targets(memory(4), driver));
+        let handle = server.handle();
+        let mut client = Client::login(address, 1);
+        let write = waiting_write(&mut client, &handle, 4096);
+        set_gate(&group, machine.begins_move());
+        assert_eq!(done(&mut client, write).status, BUSY, "it is to be sent to the next owner");
+        wait(|drained| group.drain(drained));
+        limit(&handle, Rates::default());
+        set_gate(&group, machine.stays());
+        let (status, data) = client.read(0, 8, 8);
+        assert_eq!(status, GOOD);
+        assert!(data.iter().all(|byte| *byte != 0xAA), "it was never written");
+        assert!(server.stop(Duration::ZERO).flushed);
+    });
+}
+
+#[test]
+fn an_initiator_has_its_limit_through_a_standby_as_well() {
+    on_each_driver(|driver| {
+        let (server, address, group, machine) = open_group(two_targets(memory(4), driver));
+        let requests = relays(&group);
+        let handle = server.handle();
+        // What a standby logs in with for the initiator, and the initiator itself.
+        let options = through(2, machine.gate().epoch().0, SECRET);
+        let mut around = Client::try_login(address, options).expect("the proof");
+        while around.finish(0, &[0; 6], Data::None).status != GOOD {}
+        let stranger = |options: &mut Options| {
+            options.initiator_name = "iqn.2026-11.local.lunet:other".into();
+        };
+        let mut direct = Client::login(address, 1);
+        let mut stranger = Client::login_with(address, 2, stranger);
+        let limited = Client::options().initiator_name;
+        handle.limit_clients(Box::new(move |name| match name == limited {
+            true => ClientRates { host: SLOW, ..ClientRates::default() },
+            false => ClientRates::default(),
+        }));
+        assert_eq!(around.read(0, 0, 2048).0, GOOD, "what is larger than the burst passes");
+        let read =
+            |client: &mut Client| client.start(0, &rw16(0x88, 0, 1), Data::Read(vec![0; 512]));
+        let tags = [read(&mut around), read(&mut direct)];
+        let both = || handle.stats().volumes[0].time.limits.of(Whose::Host) == 2;
+        until("both of its ways wait", both);
+        assert_eq!(stranger.read(0, 0, 1).0, GOOD);
+        handle.limit_clients(Box::new(|_| ClientRates::default()));
+        assert_eq!(done(&mut around, tags[0]).status, GOOD);
+        assert_eq!(done(&mut direct, tags[1]).status, GOOD);
+        drop(requests);
         assert!(server.stop(Duration::ZERO).flushed);
     });
 }

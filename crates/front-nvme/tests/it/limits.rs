@@ -3,11 +3,15 @@
 use std::num::NonZeroU64;
 use std::time::{Duration, Instant};
 
-use lunet_nvme::command::{Io, Range};
-use lunet_nvme::host::Tag;
+use lunet_nvme::command::{CopyRange, DsmRange, Io, Range};
+use lunet_nvme::host::{Data, Tag};
+use lunet_nvme::pdu::{U16, U32, U64};
 use lunet_volume::{ClientRates, Rates};
+use zerocopy::IntoBytes;
 
+use crate::groups::{owner, two_subsystems};
 use crate::host::{Host, Settings, nqn, to_send};
+use crate::relays::{relay, relays, through};
 use crate::support::{Server, memory, serve_volumes, until};
 
 /// So slow that a MiB takes the rest of a test, and more.
@@ -96,6 +100,63 @@ fn hosts_and_controllers_have_limits_of_their_own() {
         assert!(began.elapsed() < Duration::from_secs(6), "less than what they waited for");
     }
     assert!(server.stop(Duration::ZERO).flushed);
+}
+
+#[test]
+fn commands_that_move_no_data_of_the_host_wait_as_well() {
+    let (server, address) = serve_volumes(vec![memory(1, 8)]);
+    let mut host = Host::one(address);
+    assert!(host.io().write(1, 0, &[7; 8192]).is_success());
+    server.handle().limit(|_| Some(slow()));
+    use_up(&mut host);
+    let range = Range { lba: 0, blocks: 8 };
+    let part = DsmRange { lba: U64::new(0), blocks: U32::new(8), ..DsmRange::default() };
+    let from = CopyRange { lba: U64::new(0), blocks: U16::new(7), ..CopyRange::default() };
+    let block = [9; 4096];
+    let commands = [
+        (Io::WriteZeroes { range, fua: false, deallocate: false }, Data::None),
+        (Io::WriteZeroes { range, fua: false, deallocate: true }, Data::None),
+        (Io::DatasetManagement { ranges: 1, deallocate: true }, to_send(part.as_bytes())),
+        (Io::Copy { lba: 64, ranges: 1, fua: false }, to_send(from.as_bytes())),
+        (Io::Verify { range, fua: false }, Data::None),
+        (Io::Compare { range }, to_send(&block)),
+    ];
+    let count = commands.len() as u64;
+    for (io, data) in commands {
+        host.io().submit(io.encode(1), data);
+    }
+    until("all of them wait", || waits(&server) == count);
+    drop(host);
+    until("nothing is at work", || at_work(&server) == 0);
+    server.handle().limit(|_| Some(Rates::default()));
+    let mut host = Host::one(address);
+    assert_eq!(host.io().read(1, 0, 8).expect("it is read"), vec![7; 4096], "nothing was done");
+    assert_eq!(host.io().read(1, 64, 8).expect("it is read"), vec![0; 4096], "nothing came");
+    assert!(server.stop(Duration::ZERO).flushed);
+}
+
+#[test]
+fn a_host_has_its_limit_through_a_standby_as_well() {
+    let (server, address, group, machine) = owner(two_subsystems(memory(1, 8)));
+    let requests = relays(&group);
+    // What a standby connects for the host, the host itself, and another one.
+    let mut around = relay(address, 1, through(2, machine.gate().epoch().0));
+    let mut host = Host::one(address);
+    let mut stranger = Host::new(address, Settings { host: 2, ..Settings::default() }, 1);
+    let limited = nqn(1);
+    server.handle().limit_clients(Box::new(move |name| match name == limited {
+        true => ClientRates { host: slow(), ..ClientRates::default() },
+        false => ClientRates::default(),
+    }));
+    use_up(&mut host);
+    let verify = Io::Verify { range: Range { lba: 0, blocks: 8 }, fua: false };
+    let tag = around.submit(verify.encode(1), Data::None);
+    until("it waits", || waits(&server) == 1);
+    assert!(stranger.io().io(verify, 1).is_success());
+    server.handle().limit_clients(Box::new(|_| ClientRates::default()));
+    assert!(around.wait(tag).completion.expect("an answer").status.is_success());
+    drop((requests, host, stranger, around));
+    assert!(server.stop(Duration::from_secs(5)).flushed);
 }
 
 #[test]
