@@ -11,6 +11,7 @@ use lunet_e2e::process::{output, run};
 use lunet_e2e::server::{Serve, Server, lunet_binary};
 use lunet_e2e::wire::{Login, Session};
 use rustix::process::Signal;
+use serde_json::Value;
 
 use crate::world::{
     Group, PATIENCE, TARGET, alone, becomes, have, log_in, long, says, signal, told, undisturbed,
@@ -140,6 +141,41 @@ fn a_change_through_one_gateway_is_served_by_all() -> Result<()> {
     becomes(&two, "owner")?;
     refused(&two, "iqn.x:a")?;
     have(&mut log_in(&two, "iqn.x:c")?, 1)
+}
+
+/// What a gateway says volume `a` may do each second.
+fn iops(server: &Server) -> Result<Value> {
+    let all: Value = serde_json::from_str(&server.tell(&["volume", "list", "--json"])?)?;
+    let all = all.as_array().context("a list")?;
+    let found = all.iter().find(|one| one["name"] == "a").context("the volume")?;
+    Ok(found["own_limits"]["iops"].clone())
+}
+
+#[test]
+fn limits_of_a_volume_change_while_the_group_serves_it() -> Result<()> {
+    let _cluster = undisturbed();
+    let Some(ceph) = cluster() else { return Ok(()) };
+    let (group, one, two) = two(ceph, "limits")?;
+    let mut session = log_in(&one, "iqn.x:a")?;
+    write_all(&mut session, 1)?;
+    // Through the standby, while the other one serves.
+    let done = change(&two, &["volume", "limit", "a", "--iops", "70000"])?;
+    ensure!(done.contains("gateways that serve by it: 1, 2"), "{done}");
+    for server in [&one, &two] {
+        serves(server, 2)?;
+        ensure!(iops(server)? == 70_000, "{done}");
+    }
+    have(&mut session, 1)?;
+    let text = group.path("text.toml");
+    fs::write(&text, one.tell(&["group", "config", "vms"])?.replace("70000", "80000"))?;
+    one.tell(&["group", "config", "vms", "--set", text.to_str().context("a path")?])?;
+    serves(&two, 3)?;
+    have(&mut session, 1)?;
+    // Whoever takes over has the limits of today.
+    two.tell(&["group", "take-over", "vms"])?;
+    becomes(&two, "owner")?;
+    ensure!(iops(&two)? == 80_000, "other limits");
+    have(&mut log_in(&two, "iqn.x:a")?, 1)
 }
 
 #[test]

@@ -39,6 +39,13 @@ pub enum Change {
         /// The new size in bytes; if left out, that which its device has by now.
         size: Option<u64>,
     },
+    /// Limit what is done with a volume in a time.
+    LimitVolume {
+        /// Name of the volume.
+        name: String,
+        /// What becomes different.
+        limits: VolumeLimits,
+    },
     /// Open the storage of a volume anew, and end what a failed write-back began.
     ReopenVolume {
         /// Name of the volume.
@@ -219,8 +226,42 @@ pub enum Change {
 
 impl Change {
     /// The version of the API that this change came with, in this form. An older server refuses it.
-    pub const fn since(&self) -> u32 {
-        1
+    pub fn since(&self) -> u32 {
+        match self {
+            Self::LimitVolume { .. } => 3,
+            Self::CreateVolume(new) if !new.limits.is_empty() => 3,
+            _ => 1,
+        }
+    }
+}
+
+/// How much may be done with a volume in a time, and its share of its storage. Of a change: what becomes different, and 0 takes a limit away. Of a
+/// volume: what is not there is not limited.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]
+#[serde(default, deny_unknown_fields)]
+pub struct VolumeLimits {
+    /// Operations per second. One that is longer than 256 KiB counts as one for each 256 KiB that it begins.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub iops: Option<u64>,
+    /// Bytes per second.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub bytes_per_s: Option<u64>,
+    /// What was not used of so long a time, in milliseconds, may be used at once. Of a change, 0: as by default.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub burst_ms: Option<u64>,
+    /// What it has of its storage, compared with others on the same: 100 is the default.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub weight: Option<u64>,
+    /// Volumes on the same storage without a target give way if its requests take longer there, in microseconds.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub latency_target_us: Option<u64>,
+}
+
+impl VolumeLimits {
+    /// True if nothing is said.
+    pub fn is_empty(&self) -> bool {
+        *self == Self::default()
     }
 }
 
@@ -265,6 +306,9 @@ pub struct NewVolume {
     /// chosen one at random knows by it, whatever became of the answer, that the volume is the one that it has made.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub naa: Option<String>,
+    /// What is done with it in a time, from the beginning.
+    #[serde(default, skip_serializing_if = "VolumeLimits::is_empty")]
+    pub limits: VolumeLimits,
 }
 
 /// Somebody who may log in.

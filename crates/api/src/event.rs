@@ -41,6 +41,8 @@ pub struct VolumeRates {
     pub write: OperationRates,
     /// Flushes per second.
     pub flushes_per_second: f64,
+    /// Operations per second that had to wait for a limit, or for the volume's share of its storage.
+    pub limit_waits_per_second: f64,
     /// Failed commands, in the whole interval.
     pub errors: u64,
     /// Commands that are being carried out at its end.

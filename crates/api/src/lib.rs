@@ -29,7 +29,7 @@ mod words;
 
 pub use change::{
     Change, Difference, Done, NewSecret, NewUser, NewVolume, Preview, SecretText, SessionChange,
-    SessionFate,
+    SessionFate, VolumeLimits,
 };
 pub use error::{Code, Error};
 pub use event::{Interval, OperationRates, Rates, SessionRates, ShardRates, VolumeRates};
@@ -38,8 +38,8 @@ pub use part::{Part, PartKind, PartsOf, Place};
 pub use request::{Answer, Configuration, Request};
 pub use session::{Controller, OverTcp, Queue, RdmaPath, Session, Transport};
 pub use stats::{
-    Bucket, NoIser, NvmeCounts, Operations, Percentile, Portal, Protocol, Room, ShardLoad,
-    ShardOperations, SilentShard, StageTime, Stats, VolumeStats, VolumeTime,
+    Bucket, LimitWaits, NoIser, NvmeCounts, Operations, Percentile, Portal, Protocol, Room,
+    ShardLoad, ShardOperations, SilentShard, StageTime, Stats, VolumeStats, VolumeTime,
 };
 pub use target::{Lun, Reach, SecretPlace, Target, User};
 pub use verdict::{
@@ -54,4 +54,4 @@ pub use wire::{Call, Reply, TOO_MANY, Unread, read_call, read_reply};
 /// The version of this API. It grows when a request, a change or a field of a change is added.
 ///
 /// 1 had errors without a code, and named no version.
-pub const VERSION: u32 = 2;
+pub const VERSION: u32 = 3;

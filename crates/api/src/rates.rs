@@ -53,6 +53,11 @@ fn volume(then: Option<&VolumeStats>, now: &VolumeStats, length: Duration) -> Vo
         read: operations(then.map(|then| &then.read), &now.read, length),
         write: operations(then.map(|then| &then.write), &now.write, length),
         flushes_per_second: per_second(then.map_or(0, |then| then.flushes), now.flushes, length),
+        limit_waits_per_second: per_second(
+            then.map_or(0, |then| then.time.limit_waits),
+            now.time.limit_waits,
+            length,
+        ),
         errors: now.errors.saturating_sub(then.map_or(0, |then| then.errors)),
         commands_in_flight: now.commands_in_flight,
     }
@@ -123,7 +128,7 @@ mod tests {
             json!({"ops": ops, "bytes": ops * 4096, "mean_us": mean, "histogram": histogram});
         let idle = json!({"ops": 0, "bytes": 0, "mean_us": 0.0, "histogram": []});
         json!([{"name": "vm", "read": kind, "write": idle, "flushes": ops / 10, "errors": 1,
-                "commands_in_flight": 3}])
+                "commands_in_flight": 3, "time": {"limit_waits": ops / 20}}])
     }
 
     fn sample(at: Instant, uptime: u64, cpu: u64, volumes: &Value, commands: u64) -> Sample {
@@ -155,6 +160,7 @@ mod tests {
         assert_eq!((read.mean_us, read.p99_us), (Some(400.0), Some(511)));
         assert_eq!(rates.volumes[0].write, OperationRates::default());
         assert_eq!((rates.volumes[0].flushes_per_second, rates.volumes[0].errors), (10.0, 0));
+        assert_eq!(rates.volumes[0].limit_waits_per_second, 5.0);
         assert_eq!(rates.sessions[0].commands_per_second, 100.0);
         assert_eq!(
             (rates.shards[0].cpu_percent, rates.shards[0].operations_per_wait),

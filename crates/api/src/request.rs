@@ -75,12 +75,12 @@ pub enum Request {
 
 impl Request {
     /// Asks for a change.
-    pub const fn change(change: Change) -> Self {
+    pub fn change(change: Change) -> Self {
         Self::Change { version: change.since(), change }
     }
 
     /// Asks what a change would do.
-    pub const fn preview(change: Change) -> Self {
+    pub fn preview(change: Change) -> Self {
         Self::Preview { version: change.since(), change }
     }
 

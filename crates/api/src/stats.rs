@@ -311,6 +311,12 @@ pub struct VolumeTime {
     pub memory_waits: u64,
     /// How often something waited because the volume had as much at its storage as it may have.
     pub storage_full: u64,
+    /// How often an operation has waited for a limit of its volume, its initiator or its session.
+    pub limit_waits: u64,
+    /// How long those that wait no longer have waited together, in microseconds.
+    pub limit_us: u64,
+    /// Which limit those waited for.
+    pub limit_waits_of: LimitWaits,
     /// Operations that were timed, and have ended: one in 64, and more while there are few.
     pub timed: u64,
     /// What those have waited for.
@@ -321,6 +327,21 @@ pub struct VolumeTime {
     pub sent_ns: u64,
     /// The shards that have carried out operations.
     pub shards: Vec<ShardOperations>,
+}
+
+/// How often operations have waited, by what they waited for. Whoever stands behind others waits for what these do.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]
+#[serde(default)]
+pub struct LimitWaits {
+    /// The limit of their volume.
+    pub volume: u64,
+    /// That of their initiator.
+    pub initiator: u64,
+    /// That of their session.
+    pub session: u64,
+    /// The volume's share of its storage, or that others there have a latency target.
+    pub share: u64,
 }
 
 impl VolumeTime {

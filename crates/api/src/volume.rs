@@ -2,6 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 
+use crate::VolumeLimits;
 use crate::words::words;
 
 words! {
@@ -114,6 +115,9 @@ pub struct Volume {
     pub erasure: Option<Erasure>,
     /// The rates that all its reads or writes are kept to.
     pub limits: Vec<Limit>,
+    /// Of these what is the volume's own, as `lunet volume limit` sets it, and not its layers'.
+    #[serde(skip_serializing_if = "VolumeLimits::is_empty")]
+    pub own_limits: VolumeLimits,
     /// Path of its file or device; `None` for other backends.
     pub path: Option<String>,
     /// Where it is a LUN.

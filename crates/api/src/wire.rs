@@ -11,6 +11,9 @@ use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
 use crate::{Code, Error, Request, VERSION};
 
+/// The first version whose errors have codes, and that names itself.
+const CODED: u32 = 2;
+
 /// The version that is spoken where none is told.
 const FIRST: u32 = 1;
 
@@ -101,7 +104,7 @@ pub struct Reply<T> {
 impl<T> Reply<T> {
     /// An answer of this version to a client of version `client`.
     pub fn to(client: u32, outcome: Result<T, Error>) -> Self {
-        Self { api: if client < VERSION { FIRST } else { VERSION }, outcome }
+        Self { api: if client < CODED { FIRST } else { VERSION }, outcome }
     }
 
     /// The answer to a client whose request was not read, so that its version is not known: in the form that every

@@ -202,7 +202,7 @@ fn an_answer_that_cannot_be_read_says_which_side_is_older() {
         panic!("it is of another version");
     };
     assert!(error.message.starts_with("the running lunet is older than this command"), "{error}");
-    for strange in [r#"{"api":2,"ok":{"sessions":[]}}"#, "SSH-2.0", "{}", "[1]"] {
+    for strange in [r#"{"api":3,"ok":{"sessions":[]}}"#, "SSH-2.0", "{}", "[1]"] {
         let unread = read_reply::<Vec<Session>>(strange.as_bytes());
         assert!(matches!(unread, Err(Unread::Strange(_))), "{strange}: {unread:?}");
     }

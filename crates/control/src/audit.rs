@@ -211,9 +211,10 @@ pub fn concerned(change: &Change) -> &'static [&'static str] {
         | Change::RecreateVolume { .. }
         | Change::AdoptVolume { .. }
         | Change::Rollback { .. } => &["volumes"],
-        Change::CreateVolume(_) | Change::ResizeVolume { .. } | Change::CloneVolume { .. } => {
-            &["volumes", "config"]
-        }
+        Change::CreateVolume(_)
+        | Change::ResizeVolume { .. }
+        | Change::LimitVolume { .. }
+        | Change::CloneVolume { .. } => &["volumes", "config"],
         Change::DeleteVolume { .. } | Change::Map { .. } | Change::Unmap { .. } => {
             &["volumes", "targets", "config"]
         }

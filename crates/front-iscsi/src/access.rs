@@ -73,8 +73,8 @@ impl Initiators {
     }
 }
 
-/// True if a name fits a pattern.
-fn matches(pattern: &str, name: &str) -> bool {
+/// True if a name fits a pattern, in which `*` stands for any part of it.
+pub fn matches(pattern: &str, name: &str) -> bool {
     let (pattern, name) = (pattern.as_bytes(), name.as_bytes());
     let (mut p, mut n) = (0, 0);
     // The last asterisk, and how much of the name it stands for.

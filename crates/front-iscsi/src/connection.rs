@@ -18,7 +18,7 @@ use lunet_server::conn;
 use lunet_server::part::Part;
 use lunet_server::transmit::Outgoing;
 use lunet_verbs::Remote;
-use lunet_volume::{OperationId, VolumeId};
+use lunet_volume::{ClientLimits, OperationId, VolumeId};
 
 use crate::group::Gated;
 use crate::message::Cause;
@@ -75,6 +75,8 @@ pub struct Session {
     pub luns: Vec<SessionLun>,
     /// For a session of a failover group: the epoch that its connection belongs to.
     pub gated: Option<Box<Gated>>,
+    /// What it and its initiator are limited to.
+    pub limits: Arc<ClientLimits>,
     /// Its login is in the log, and so will be its end.
     pub logged: bool,
     /// When it was admitted.
@@ -173,6 +175,12 @@ impl IscsiConn {
     pub fn discovery_ends(&self) -> Option<Duration> {
         let session = self.session.as_ref().filter(|session| session.nexus.target.is_none())?;
         (!self.proto.is_asked_to_log_out()).then_some(session.since + DISCOVERY)
+    }
+
+    /// What its session and its initiator are limited to, if they are.
+    #[inline]
+    pub fn limits(&self) -> Option<Arc<ClientLimits>> {
+        self.session.as_ref()?.limits.of_operation()
     }
 
     /// The session's seat at a logical unit.

@@ -24,7 +24,7 @@ mod site;
 mod tokens;
 mod world;
 
-pub use access::{Access, Guard, Initiators, Objection, User};
+pub use access::{Access, Guard, Initiators, Objection, User, matches};
 pub use config::{Config, Layout, MAX_DISCOVERY, TargetEntry, VolumeEntry};
 pub use entrance::{Entrance, Fate, Visitor};
 pub use group::{

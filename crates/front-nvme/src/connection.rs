@@ -22,7 +22,7 @@ use lunet_server::part::Part;
 use lunet_server::rdma::Remote;
 use lunet_server::transmit::Outgoing;
 use lunet_tls::server::Server;
-use lunet_volume::{OperationId, PathState, VolumeId, take};
+use lunet_volume::{ClientLimits, OperationId, PathState, VolumeId, take};
 
 use crate::config::CAPSULE_DATA;
 use crate::group::Gated;
@@ -241,6 +241,12 @@ impl NvmeConn {
             room if room >= 4 * SHORT => SHORT,
             _ => 0,
         }
+    }
+
+    /// What its host and its controller are limited to, if they are.
+    #[inline]
+    pub fn limits(&self) -> Option<Arc<ClientLimits>> {
+        self.queue.as_ref()?.member.limits.of_operation()
     }
 
     /// The operation of the command behind a tag.

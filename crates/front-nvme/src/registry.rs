@@ -16,6 +16,7 @@ use lunet_nvme::status::Status;
 use lunet_os::sync::{Mutex, MutexGuard};
 use lunet_reservations::Registrant;
 use lunet_server::places::{Applicant, ConnRef, Quota};
+use lunet_volume::ClientLimits;
 
 /// How old a sign of life may be before another one is written where all queues of the controller see it.
 const STALE: Duration = Duration::from_millis(100);
@@ -61,6 +62,8 @@ pub struct Member {
     pub host: HostName,
     /// The same, as reservations know it.
     pub registrant: Registrant,
+    /// What its host and it are limited to.
+    pub limits: Arc<ClientLimits>,
     /// Its admin queue.
     pub admin: ConnRef,
     /// Who pays for the places of its queues.
@@ -195,6 +198,8 @@ pub struct Wish<'a> {
     pub capsule_data: u32,
     /// The identifiers that it may get.
     pub identifiers: RangeInclusive<u16>,
+    /// The limits that would be its own.
+    pub limits: Arc<ClientLimits>,
 }
 
 /// All controllers of a server.
@@ -250,6 +255,7 @@ impl Registry {
             capsule_data: wish.capsule_data,
             registrant: Registrant::host(host.id, &host.nqn),
             host,
+            limits: wish.limits.clone(),
             admin: wish.admin,
             applicant: wish.applicant,
             heard: AtomicU64::new(now.as_millis() as u64),
@@ -408,6 +414,7 @@ impl Inner {
 mod tests {
     use super::*;
     use lunet_server::network::Network;
+    use lunet_volume::Clients;
     use std::net::{IpAddr, Ipv4Addr};
 
     fn connect(host: u8, qid: u16, cntlid: u16) -> Connect {
@@ -444,6 +451,7 @@ mod tests {
             transport: TCP,
             capsule_data: 8192,
             identifiers: 1..=MAX_CNTLID,
+            limits: Clients::default().enter(&connect.hostnqn),
         };
         registry.admit(&wish, Duration::ZERO)
     }

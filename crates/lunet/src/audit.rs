@@ -121,6 +121,10 @@ pub fn log(origin: &Origin, change: &Change, result: &anyhow::Result<Done>, list
 pub(crate) fn described(change: &Change) -> String {
     let change = serde_json::to_value(change).unwrap_or_default();
     let mut out = change["do"].as_str().unwrap_or_default().to_owned();
+    let limits = change["limits"].as_object().into_iter().flatten();
+    for (key, value) in limits {
+        out += &format!(" {key}={value}");
+    }
     for key in TOLD {
         match &change[key] {
             Value::Bool(true) => out += &format!(" {key}"),

@@ -118,7 +118,12 @@ impl Plan {
             group.shared && self.config.targets[group.target].name == target
         };
         let group = self.config.groups.iter().find(is_its)?;
-        self.shared.iter().find(|one| one.group == group.name)
+        self.shared_by(&group.name)
+    }
+
+    /// What the gateways of a group share; `None` if each has a file of its own.
+    pub fn shared_by(&self, group: &str) -> Option<&Shared> {
+        self.shared.iter().find(|one| one.group == group)
     }
 }
 
@@ -416,6 +421,8 @@ fn demo(options: &Options) -> Config {
         removable: false,
         write_cache: true,
         threshold: None,
+        rates: lunet_volume::Rates::default(),
+        share: config::limits::Share::default(),
         vendor: None,
         product: None,
         serial: None,
@@ -454,6 +461,7 @@ fn demo(options: &Options) -> Config {
         groups: Vec::new(),
         pending: Vec::new(),
         nvme: Nvme { subsystems: vec![subsystem], ..Nvme::default() },
+        limits: Vec::new(),
         control: config::Control::default(),
         sandbox: config::Sandbox::default(),
         notes: Vec::new(),

@@ -134,6 +134,10 @@ pub(crate) fn time(text: &mut Text, stats: &Stats) {
     each("lunet_volume_memory_waits", help, &|volume| volume.time.memory_waits as f64);
     let help = "How often something waited because the storage had as much to do as it may have.";
     each("lunet_volume_storage_full", help, &|volume| volume.time.storage_full as f64);
+    let help = "How often an operation has waited for a limit that is configured.";
+    each("lunet_volume_limit_waits", help, &|volume| volume.time.limit_waits as f64);
+    let help = "How long operations have waited for limits that are configured.";
+    each("lunet_volume_limit_wait_seconds", help, &|volume| volume.time.limit_us as f64 / 1e6);
 }
 
 /// What binds the server and its volumes.

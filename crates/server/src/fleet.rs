@@ -7,13 +7,15 @@
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, OnceLock, Weak};
 
-use lunet_volume::{Drain, Shards, SlowWork, Ticket, VolumeId, Waiter};
+use lunet_volume::{Clients, Drain, Shards, SlowWork, Ticket, VolumeId, Waiter};
 
 /// The shards of all servers. How many there may be is known before the first of them serves, so each lock counts on all
 /// of them. For those of a server that has not begun the fleet answers: nothing of them is at the storage, and they find
 /// the lock in its queue before their first request.
 pub(crate) struct Fleet {
     servers: Vec<Seat>,
+    /// The limits of hosts.
+    clients: Clients,
     /// Servers that have begun and whose shards have not all ended with nothing left to do.
     serving: AtomicUsize,
 }
@@ -66,8 +68,14 @@ impl Member {
             Seat { first: first - count, count, server: OnceLock::new() }
         };
         let servers = shards.into_iter().map(seat).collect();
-        let fleet = Arc::new(Fleet { servers, serving: AtomicUsize::new(0) });
+        let (clients, serving) = (Clients::default(), AtomicUsize::new(0));
+        let fleet = Arc::new(Fleet { servers, clients, serving });
         std::array::from_fn(|number| Self { fleet: fleet.clone(), number })
+    }
+
+    /// The limits of hosts, which all servers share.
+    pub fn clients(&self) -> &Clients {
+        &self.fleet.clients
     }
 
     fn seat(&self) -> &Seat {

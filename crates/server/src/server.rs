@@ -9,7 +9,7 @@ use lunet_os::role::Role;
 use lunet_os::sync::mpsc::{Receiver, RecvTimeoutError, SyncSender, sync_channel};
 use lunet_os::thread::JoinHandle;
 use lunet_ring::{Config as RingConfig, Ring};
-use lunet_volume::{Face, HeldVolume, HoldError, Volume};
+use lunet_volume::{ClientRule, Face, HeldVolume, HoldError, PoolShare, Rates, Volume};
 
 use crate::change::{self, ApplyError, Committed, Prepared};
 use crate::core::Core;
@@ -319,6 +319,25 @@ impl<F: Front> Handle<F> {
     /// What is served now.
     pub fn world(&self) -> Arc<World<F>> {
         self.core.world()
+    }
+
+    /// Limits what hosts and sessions of all servers of the process do, from now on.
+    pub fn limit_clients(&self, rule: ClientRule) {
+        self.core.member.clients().limit(rule);
+    }
+
+    /// Limits what is done with volumes, by their names, from now on.
+    pub fn limit(&self, rates: impl Fn(&str) -> Option<Rates>) {
+        for (_, volume) in self.core.world().volumes() {
+            rates(&volume.name).into_iter().for_each(|rates| volume.limit.set(rates));
+        }
+    }
+
+    /// Gives volumes, by their names, shares of pools from now on, or none.
+    pub fn share(&self, shares: impl Fn(&str) -> Option<PoolShare>) {
+        for (_, volume) in self.core.world().volumes() {
+            volume.share.set(shares(&volume.name));
+        }
     }
 
     /// Tells the front of each shard something that somebody waits for.

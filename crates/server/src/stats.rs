@@ -4,7 +4,7 @@
 
 use std::time::Duration;
 
-use lunet_volume::{Fault, Kind, StageTimes, VolumeCount};
+use lunet_volume::{Fault, Kind, LimitWaits, StageTimes, VolumeCount};
 
 use crate::rdma::PortalStatus;
 
@@ -140,6 +140,8 @@ pub struct VolumeTime {
     pub memory_waits: u64,
     /// How often something waited because the volume had as much at its storage as it may have.
     pub storage_full: u64,
+    /// How often operations have waited for limits that are configured, and for how long.
+    pub limits: LimitWaits,
     /// What the operations that were timed have waited for.
     pub stages: StageTimes,
     /// Operations of each shard that had any, by its number.
@@ -155,6 +157,7 @@ impl VolumeTime {
             storage_busy_us: us(count.storage_busy()),
             memory_waits: count.memory_waits(),
             storage_full: count.storage_full(),
+            limits: *count.limit_waits(),
             stages: *count.stages(),
             shards: count.shards().to_vec(),
         }

@@ -126,7 +126,9 @@ fn limited(of: &Observed, bound: BoundBy, way: Way<'_>) -> (BoundBy, Option<AtLi
             named(LimitKind::ShardCpu, format!("shard {}", shard.shard), Some(shard.occupied()))
         }),
         BoundBy::BufferMemory => named(LimitKind::BufferMemory, String::new(), Some(of.buffers)),
-        BoundBy::Queue if of.is_held_back() => named(LimitKind::Rate, String::new(), None),
+        BoundBy::Queue if of.is_held_back() => {
+            named(LimitKind::Rate, of.whose_limit().unwrap_or_default().to_owned(), None)
+        }
         BoundBy::Storage => way.full_drive().or_else(|| {
             let is_well = of.mean_us().is_some_and(|us| us < TROUBLE_US) && of.errors == 0;
             let waits = is_well && of.depth() < SHALLOW;

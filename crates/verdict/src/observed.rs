@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use lunet_api::{Operations, ShardLoad, Stage, Stats, VolumeStats, VolumeTime};
+use lunet_api::{LimitWaits, Operations, ShardLoad, Stage, Stats, VolumeStats, VolumeTime};
 
 use super::parts::PartUse;
 
@@ -85,6 +85,9 @@ pub(crate) struct Observed {
     pub refused: u64,
     /// How often something has waited for room at the storage.
     pub storage_full: u64,
+    /// How often operations have waited for limits: of their volume, their initiator, their session, and for the volume's
+    /// share of its storage.
+    limit_waits: [u64; 4],
     /// The part of the buffer memory that is in use at the end, of the shard where that is most.
     pub buffers: f64,
     /// Operations that were timed.
@@ -101,6 +104,16 @@ fn added(then: u64, now: u64) -> u64 {
 
 fn index(stage: &Stage) -> Option<usize> {
     Stage::KNOWN.iter().position(|known| known == stage)
+}
+
+/// How often operations have waited for limits in the interval, as in [`Observed::limit_waits`].
+fn limit_waits(before: &VolumeTime, after: &VolumeTime) -> [u64; 4] {
+    let counts = |time: &VolumeTime| {
+        let LimitWaits { volume, initiator, session, share } = time.limit_waits_of;
+        [volume, initiator, session, share]
+    };
+    let (then, now) = (counts(before), counts(after));
+    std::array::from_fn(|at| added(then[at], now[at]))
 }
 
 impl Observed {
@@ -131,6 +144,7 @@ impl Observed {
             refused: 0,
             memory_waits: added(before.memory_waits, after.memory_waits),
             storage_full: added(before.storage_full, after.storage_full),
+            limit_waits: limit_waits(before, after),
             timed: added(before.timed, after.timed),
             stages: [0.0; 8],
             buffers: shard.map_or(0.0, |shard| shard.buffers),
@@ -186,6 +200,7 @@ impl Observed {
         self.storage_busy_us += other.storage_busy_us;
         self.memory_waits += other.memory_waits;
         self.storage_full += other.storage_full;
+        self.limit_waits.iter_mut().zip(other.limit_waits).for_each(|(sum, part)| *sum += part);
         self.timed += other.timed;
         self.buffers = self.buffers.max(other.buffers);
         // A volume with few operations has more of them timed than one with many: those stand for all.
@@ -247,6 +262,14 @@ impl Observed {
     /// Whether a limit that was set holds operations back more than other commands do.
     pub fn is_held_back(&self) -> bool {
         self.share(&Stage::Limit) >= self.share(&Stage::Queue)
+    }
+
+    /// Whose limit most have waited for, if there are any: `volume`, `initiator`, `session` or `share`. None if it is one of
+    /// the volume's layers.
+    pub fn whose_limit(&self) -> Option<&'static str> {
+        let all = ["volume", "initiator", "session", "share"].into_iter().zip(self.limit_waits);
+        let (whose, waits) = all.max_by_key(|(_, waits)| *waits)?;
+        (waits > 0).then_some(whose)
     }
 
     /// Whether at least this part of what a link carries is of these operations, in the direction in which it carries more.

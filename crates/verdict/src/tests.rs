@@ -1,8 +1,8 @@
 use std::time::Duration;
 
 use lunet_api::{
-    AtLimit, BoundBy, LimitKind, Operations, Part, PartKind, ShardLoad, ShardOperations, Stage,
-    StageTime, Stats, Verdict, VolumeStats, VolumeTime,
+    AtLimit, BoundBy, LimitKind, LimitWaits, Operations, Part, PartKind, ShardLoad,
+    ShardOperations, Stage, StageTime, Stats, Verdict, VolumeStats, VolumeTime,
 };
 
 use super::verdict;
@@ -69,7 +69,18 @@ fn the_largest_part_of_the_time_binds() {
     let told = binds(volume("v", 8000, 4010, 1.0, &slow), &BoundBy::Storage, "100 % of the time");
     assert!(told.server.evidence[0].contains("32.1 at work"), "{:?}", told.server.evidence);
     let limited = [(Stage::Storage, 10), (Stage::Limit, 9000)];
-    binds(volume("v", 3000, 9010, 1.0, &limited), &BoundBy::Queue, "a limit that was set");
+    binds(volume("v", 3000, 9010, 1.0, &limited), &BoundBy::Queue, "by a limit that was set:");
+    for (waits, words) in [
+        (LimitWaits { volume: 9, share: 8, ..LimitWaits::default() }, "the volume's limit"),
+        (LimitWaits { volume: 8, initiator: 9, ..LimitWaits::default() }, "for an initiator"),
+        (LimitWaits { session: 1, ..LimitWaits::default() }, "for sessions"),
+        (LimitWaits { share: 1, ..LimitWaits::default() }, "share of its storage"),
+    ] {
+        let mut one = volume("v", 3000, 9010, 1.0, &limited);
+        one.time.limit_waits_of = waits;
+        let told = binds(one, &BoundBy::Queue, words);
+        assert!(!told.server.at_limit.expect("a limit").name.is_empty());
+    }
     let locked = [(Stage::Storage, 10), (Stage::Queue, 9000)];
     binds(volume("v", 3000, 9010, 1.0, &locked), &BoundBy::Queue, "ranges that others had");
     let asked = [(Stage::Storage, 30), (Stage::Data, 900)];

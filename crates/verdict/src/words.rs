@@ -102,10 +102,19 @@ fn by_stage(of: &Observed, bound: &BoundBy) -> String {
             "Bound by the storage: operations waited for it for {} of the time.",
             part(&[Stage::Storage])
         ),
-        BoundBy::Queue if of.is_held_back() => format!(
-            "Bound by a limit that was set: operations waited for their turn for {} of the time.",
-            part(&[Stage::Limit])
-        ),
+        BoundBy::Queue if of.is_held_back() => {
+            let what = match of.whose_limit() {
+                Some("volume") => "the volume's limit that was set",
+                Some("initiator") => "a limit that was set for an initiator",
+                Some("session") => "a limit that was set for sessions",
+                Some(_) => "the volume's share of its storage",
+                None => "a limit that was set",
+            };
+            format!(
+                "Bound by {what}: operations waited for their turn for {} of the time.",
+                part(&[Stage::Limit])
+            )
+        }
         BoundBy::Queue => format!(
             "Bound by other commands: operations waited for ranges that others had for {} of the time.",
             part(&[Stage::Queue])

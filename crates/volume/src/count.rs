@@ -37,6 +37,8 @@ pub struct VolumeCount {
     pub(crate) stages: StageTimes,
     /// Commands that have waited for buffer memory, and those that have waited for room at the storage.
     pub(crate) waits: (u64, u64),
+    /// Operations that have waited for a limit, and how long all of them have.
+    pub(crate) limit: LimitWaits,
     /// Time with operations at work, and with requests at the storage; known in a report only.
     pub(crate) busy: (Duration, Duration),
     /// Commands at work; known in a report only.
@@ -74,6 +76,48 @@ impl Busy {
     }
 }
 
+/// Whose limit operations wait for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Whose {
+    /// That of their volume.
+    Volume,
+    /// That of their host.
+    Host,
+    /// That of their session.
+    Session,
+    /// None: their volume's share of its storage.
+    Share,
+}
+
+/// What operations have waited for limits.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct LimitWaits {
+    counts: [u64; 4],
+    /// How long all of them have waited.
+    pub time: Duration,
+}
+
+impl LimitWaits {
+    /// How often an operation has waited for such a limit. Whoever stands behind others waits for what these do.
+    pub fn of(&self, whose: Whose) -> u64 {
+        self.counts[whose as usize]
+    }
+
+    /// How often an operation has waited.
+    pub fn all(&self) -> u64 {
+        self.counts.iter().sum()
+    }
+
+    pub(crate) fn count(&mut self, whose: Whose) {
+        self.counts[whose as usize] += 1;
+    }
+
+    fn add(&mut self, other: &Self) {
+        self.counts.iter_mut().zip(other.counts).for_each(|(sum, part)| *sum += part);
+        self.time += other.time;
+    }
+}
+
 impl Default for VolumeCount {
     fn default() -> Self {
         // 1 us to a minute with two digits: about 20 KiB each.
@@ -88,6 +132,7 @@ impl Default for VolumeCount {
             time: 0,
             stages: StageTimes::default(),
             waits: (0, 0),
+            limit: LimitWaits::default(),
             busy: (Duration::ZERO, Duration::ZERO),
             in_flight: 0,
             shards: Vec::new(),
@@ -132,6 +177,7 @@ impl VolumeCount {
         self.time += other.time;
         self.stages.add(&other.stages);
         self.waits = (self.waits.0 + other.waits.0, self.waits.1 + other.waits.1);
+        self.limit.add(&other.limit);
         self.busy = (self.busy.0 + other.busy.0, self.busy.1 + other.busy.1);
         self.shards.extend_from_slice(&other.shards);
         for (sum, part) in self.latency.iter_mut().zip(&other.latency) {
@@ -193,6 +239,12 @@ impl VolumeCount {
     /// How often the volume had as much at its storage as it may have, and something waited for that.
     pub fn storage_full(&self) -> u64 {
         self.waits.1
+    }
+
+    /// How often an operation has waited for a limit that is configured, and how long all of them have waited. Those that
+    /// wait now are counted without their time.
+    pub fn limit_waits(&self) -> &LimitWaits {
+        &self.limit
     }
 
     /// Commands of each shard that had any, by its number; empty but in a report.

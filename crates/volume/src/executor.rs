@@ -265,6 +265,13 @@ impl<C: Command> Executor<C> {
             | Work::Overwrite(_) => return Step::Done,
         };
         let piece = intake.arrived(offset, len, buf);
+        if let Work::Write(write) = work {
+            // It was paid for when it was asked for.
+            if !requests.is_failed() {
+                write.piece(requests, &mut self.storage, piece);
+            }
+            return Step::Done;
+        }
         self.take_piece(id, piece)
     }
 
@@ -276,14 +283,14 @@ impl<C: Command> Executor<C> {
         Step::Done
     }
 
-    /// Whole blocks have come: they go where the operation wants them.
+    /// Whole blocks have come: they go where the operation wants them, or wait while a limit is reached.
     pub fn take_piece(&mut self, id: OperationId, piece: Piece) -> Step {
         let Operation { requests, work, .. } = &mut self.operations[id];
         if requests.is_failed() {
             return Step::Done;
         }
         match work {
-            Work::Write(write) => write.piece(requests, &mut self.storage, piece),
+            Work::Write(write) => write.first(requests, &mut self.storage, piece),
             Work::Compare(compare) => compare.piece(requests, &mut self.storage, piece),
             Work::Exclusive(exclusive) => exclusive.piece(piece),
             Work::Collect(_) => return Step::Collected(piece.buf, piece.len),
@@ -408,6 +415,8 @@ impl<C: Command> Executor<C> {
         if let Some(claim) = &claim {
             self.storage.release(id, volume, claim);
         }
+        self.leave_line(id);
+        self.storage.unreserve(&mut self.operations[id].requests);
         self.end_copy(id);
     }
 
@@ -424,6 +433,8 @@ impl<C: Command> Executor<C> {
         let operation = &mut self.operations[id];
         operation.requests.expect_nothing();
         operation.work.drop_buffers();
+        self.leave_line(id);
+        self.storage.unreserve(&mut self.operations[id].requests);
         self.drop_held(id);
         if self.operations[id].requests.is_over() {
             self.remove(id);
@@ -519,10 +530,12 @@ impl<C: Command> Executor<C> {
             self.unmarked.push(done);
             return None;
         }
-        if let Some(at) = at {
-            operation.requests.in_flight.remove(at);
+        let counted = at.and_then(|at| operation.requests.in_flight.remove(at).counted);
+        let watched = !volume.watches.is_empty();
+        if let Some(counted) = counted {
+            self.storage.leave_pool(slot, counted);
         }
-        if !volume.watches.is_empty() {
+        if watched {
             self.storage.left_storage(slot, done.tag);
         }
         Some((id, seq, done))
@@ -545,6 +558,7 @@ impl<C: Command> Executor<C> {
         let Operation { requests, work, .. } = &mut self.operations[id];
         requests.away = None;
         for request in std::mem::take(&mut requests.in_flight) {
+            request.counted.into_iter().for_each(|it| self.storage.leave_pool(request.slot, it));
             self.storage.left_storage(request.slot, request_tag(id, request.seq));
         }
         let step = match work {
@@ -577,6 +591,7 @@ impl<C: Command> Executor<C> {
             "requests are held back for operations that have ended"
         );
         debug_assert!(storage.in_queue.is_empty(), "operations that have ended stand in a line");
+        debug_assert!(storage.lines.is_empty(), "operations that have ended wait for a limit");
         debug_assert!(
             storage.drains.is_empty(),
             "ranges are drained for operations that have ended"

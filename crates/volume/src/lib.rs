@@ -7,12 +7,14 @@
 #![forbid(unsafe_code)]
 
 mod channel;
+mod clients;
 mod count;
 mod executor;
 mod fence;
 mod health;
 mod hold;
 mod keeper;
+mod limit;
 mod locks;
 mod memory;
 mod offload;
@@ -20,17 +22,21 @@ mod open;
 mod operation;
 mod queue;
 pub mod reserve;
+mod share;
 mod stage;
 mod storage;
 mod stride;
+mod throttle;
 mod volume;
 mod work;
 
-pub use count::{Kind, VolumeCount};
+pub use clients::{ClientLimits, ClientRates, ClientRule, Clients};
+pub use count::{Kind, LimitWaits, VolumeCount, Whose};
 pub use executor::{Executor, NoChannel, Step};
 pub use health::{Cause, Fault, Health, MarkFile, StorageId, read_mark};
 pub use hold::{HeldVolume, HoldError};
 pub use keeper::{Keeper, Orders};
+pub use limit::{Cost, DEFAULT_BURST, Limit, Rates};
 pub use locks::Waiter;
 pub use memory::{BACKLOG_HIGH, Budget, take};
 pub use offload::{Offload, SlowWork, Ticket};
@@ -39,6 +45,7 @@ pub use operation::{
     CHUNK, Command, DEPTH, Face, Names, Operation, OperationId, Operations, Parties, PathState,
     Requests,
 };
+pub use share::{DEFAULT_WEIGHT, POOL_DEPTH, Pool, PoolShare, Share};
 pub use stage::{Stage, StageTimes, Timed};
 pub use storage::{Drain, ShardConfig, Shards, Storage};
 pub use volume::Volume;

@@ -333,6 +333,7 @@ impl<F> Storage<F> {
 
     /// An operation waits for memory.
     pub(crate) fn starve(&mut self, requests: &mut Requests) -> Progress {
+        self.unreserve(requests);
         // Once in the list is enough.
         if !std::mem::replace(&mut requests.starved, true) {
             self.starved.push_back(requests.id());

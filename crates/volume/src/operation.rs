@@ -1,17 +1,21 @@
 //! Work on the storage of a volume, and its requests in flight.
 
 use std::ops::{Index, IndexMut};
+use std::sync::Arc;
 use std::time::Duration;
 
 use arrayvec::ArrayVec;
 use lunet_block::ByteRange;
 use lunet_ring::Account;
 
+use crate::clients::ClientLimits;
 use crate::count::Kind;
 use crate::offload::Ticket;
 use crate::open::VolumeId;
 use crate::queue::{Claim, Held};
+use crate::share::Counted;
 use crate::stage::Timing;
+use crate::throttle::Place;
 use crate::work::{Failure, Work};
 
 /// The most data that one request moves through a buffer, in bytes.
@@ -156,6 +160,14 @@ pub struct Requests {
     pub(crate) claim: Option<Box<Claim>>,
     /// It is one of those that are timed.
     pub(crate) timing: Option<Timing>,
+    /// The limits of its client, if it has any.
+    pub client: Option<Arc<ClientLimits>>,
+    /// Its place among those that wait for a limit.
+    pub(crate) place: Option<Place>,
+    /// Bytes that were paid for and are not under way; where nothing is limited, none are.
+    pub(crate) credit: u64,
+    /// It is about to send a request to the volume in this slot, and is counted for that.
+    pub(crate) reserved: Option<(VolumeId, Counted)>,
 }
 
 /// The volumes of a copy. Where zeroes are copied, both are the same.
@@ -178,6 +190,8 @@ pub(crate) struct InFlight {
     pub range: ByteRange,
     /// A lock is in its way: it has not gone to the volume.
     pub held: Option<Held>,
+    /// It counts in the pool of its volume, and since when.
+    pub counted: Option<(Counted, Duration)>,
 }
 
 impl Requests {
@@ -201,6 +215,10 @@ impl Requests {
             spare: false,
             claim: None,
             timing: None,
+            client: None,
+            place: None,
+            credit: 0,
+            reserved: None,
         }
     }
 
@@ -225,12 +243,17 @@ impl Requests {
             spare,
             claim,
             timing,
+            client,
+            place,
+            credit,
+            reserved,
         } = self;
         *id = NONE;
         (*writes, *fenced, *failure) = (None, None, None);
         (*at_storage, *claim, *parties, *away) = (None, None, None, None);
         (*stable, *orphan, *starved, *spare) = (false, false, false, false);
         (*waited, *timing) = (false, None);
+        (*client, *place, *credit, *reserved) = (None, None, 0, None);
         (*soliciting, *next_seq) = (0, 0);
         in_flight.clear();
     }
@@ -253,7 +276,12 @@ impl Requests {
     /// True if there is more to give up than memory when the operation ends.
     #[inline]
     pub(crate) const fn holds_something(&self) -> bool {
-        self.fenced.is_some() || self.claim.is_some() || self.parties.is_some() || self.orphan
+        self.fenced.is_some()
+            || self.claim.is_some()
+            || self.parties.is_some()
+            || self.orphan
+            || self.place.is_some()
+            || self.reserved.is_some()
     }
 
     /// The slot of the volume that is written: the operation's own, but for a copy.
@@ -321,7 +349,7 @@ impl Requests {
     pub(crate) fn begin(&mut self, slot: VolumeId, range: ByteRange) -> u32 {
         let seq = self.next_seq;
         self.next_seq += 1;
-        self.in_flight.push(InFlight { seq, slot, range, held: None });
+        self.in_flight.push(InFlight { seq, slot, range, held: None, counted: None });
         seq
     }
 

@@ -242,6 +242,8 @@ impl<C: Command> Executor<C> {
             }
             self.storage.leave_queue(*id);
         }
+        let mut queued = queued;
+        queued.append(&mut self.storage.passed);
         queued
     }
 
@@ -296,6 +298,10 @@ impl<C: Command> Executor<C> {
         let own = &mut self.operations[id].requests;
         let requests = own.in_flight.iter();
         let held: ArrayVec<Held, DEPTH> = requests.filter_map(|request| request.held).collect();
+        for request in own.in_flight.iter().filter(|request| request.held.is_some()) {
+            let counted = request.counted;
+            counted.into_iter().for_each(|it| self.storage.leave_pool(request.slot, it));
+        }
         own.in_flight.retain(|request| request.held.is_none());
         for held in held {
             let Some(request) = self.storage.held.remove(&held) else { continue };
@@ -306,12 +312,13 @@ impl<C: Command> Executor<C> {
         }
     }
 
-    /// When to look, if something waits for its turn, or for memory that is lent.
+    /// When to look, if something waits for its turn, for a limit, or for memory that is lent.
     pub fn next_look(&self) -> Option<Duration> {
         let waits = !self.storage.held.is_empty()
             || !self.storage.in_queue.is_empty()
             || self.storage.lending;
-        (waits || !self.unmarked.is_empty()).then_some(self.storage.looked + LOOK)
+        let look = (waits || !self.unmarked.is_empty()).then_some(self.storage.looked + LOOK);
+        look.into_iter().chain(self.storage.line_due).min()
     }
 
     /// Something can be done in this loop iteration.
@@ -319,7 +326,8 @@ impl<C: Command> Executor<C> {
         self.storage.look_soon();
     }
 
-    /// Looks whose turn it is: requests whose way is free go to the storage, and answers whose mark is stable are told.
+    /// Looks whose turn it is: operations that wait for a limit may go on, requests whose way is free go to the storage,
+    /// and answers whose mark is stable are told.
     /// The [queued](Self::queued) operations are the caller's.
     pub fn look(&mut self) {
         self.storage.looked = self.storage.now;
@@ -335,6 +343,9 @@ impl<C: Command> Executor<C> {
             next = self.storage.held.range(rest).next().map(|(held, _)| *held);
         }
         self.storage.done.append(&mut self.unmarked);
+        if !self.storage.lines.is_empty() {
+            self.pass_lines();
+        }
     }
 
     /// Sends all requests of a place to the storage, or fails their commands: the volume is worked on as a whole, and

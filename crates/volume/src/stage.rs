@@ -183,6 +183,8 @@ impl Requests {
     fn waits_for<F>(&self, storage: &Storage<F>) -> Stage {
         if self.in_flight.iter().any(|request| request.held.is_none()) || self.away.is_some() {
             Stage::Storage
+        } else if self.stands_in_line() {
+            Stage::Limit
         } else if !self.in_flight.is_empty() || self.claim.is_some() {
             Stage::Lock
         } else if self.soliciting > 0 {

@@ -107,6 +107,14 @@ pub struct Storage<F> {
     pub(crate) drains: Vec<Drain>,
     /// A lock waits for answers by reference that are on their way to clients.
     pub(crate) lending: bool,
+    /// Volumes with operations that wait for a limit.
+    pub(crate) lines: Vec<VolumeId>,
+    /// When one of them may go on, or is to be looked at.
+    pub(crate) line_due: Option<Duration>,
+    /// The slowest clock of a pool, by its address, at a time.
+    pub(crate) slowest: Option<(Duration, usize, u64)>,
+    /// Operations that have waited for a limit, and may go on.
+    pub(crate) passed: Vec<OperationId>,
     /// For the one comparison that must get on when memory is short.
     pub(crate) spare: Option<Buf>,
     /// The number of the next work for another thread.
@@ -134,6 +142,10 @@ impl<F> Storage<F> {
             looked: Duration::ZERO,
             drains: Vec::new(),
             lending: false,
+            lines: Vec::new(),
+            line_due: None,
+            slowest: None,
+            passed: Vec::new(),
             spare,
             next_ticket: 0,
         }
@@ -165,6 +177,9 @@ impl<F> Storage<F> {
             buf.charge(requests.at_storage.as_ref().unwrap_or(&volume.account));
         }
         let seq = requests.begin(slot, range);
+        if (requests.reserved.is_some() || volume.core.share.pool().is_some()) && range.len > 0 {
+            requests.count((slot, seq), &volume.core.share, self.now);
+        }
         let request = Request::new(request_tag(requests.id(), seq), op, range, buf);
         volume.written |= op.changes();
         let tag = request.tag;

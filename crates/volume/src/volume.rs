@@ -9,8 +9,10 @@ use lunet_block::{ByteRange, Caps};
 
 use crate::fence::Fence;
 use crate::health::{Cause, Health};
+use crate::limit::Limit;
 use crate::locks::Locks;
 use crate::reserve::{Shared, Store};
+use crate::share::Share;
 
 /// How often in a row something else must be found at the path of a file: during a rollback, it is for a moment.
 const MISMATCHES: u32 = 2;
@@ -33,6 +35,10 @@ pub struct Volume<F> {
     pub fence: Arc<Fence>,
     /// Ranges that commands have for themselves.
     pub(crate) locks: Arc<Locks>,
+    /// How much may be done with it in a time.
+    pub limit: Arc<Limit>,
+    /// Its share of the storage that it has in common with others.
+    pub share: Arc<Share>,
     /// Who may use it.
     pub reservations: Arc<Shared>,
     /// What keeps its state through power loss.
@@ -51,6 +57,7 @@ impl<F> Volume<F> {
     pub fn check_ended(&self) {
         debug_assert!(self.fence.is_empty(), "a fence outlives its write");
         debug_assert!(self.locks.is_empty(), "a lock outlives its operation");
+        debug_assert!(self.share.is_idle(), "a share outlives its request");
     }
 
     /// A volume that was not served before, which nobody has reserved, and whose state is not kept.
@@ -67,6 +74,8 @@ impl<F> Volume<F> {
             health,
             fence: Arc::default(),
             locks: Arc::default(),
+            limit: Arc::default(),
+            share: Arc::default(),
             reservations: Arc::default(),
             store: None,
             path,
@@ -79,7 +88,8 @@ impl<F> Volume<F> {
     #[must_use]
     pub fn in_place_of(self, old: &Self) -> Self {
         let (fence, locks) = (old.fence.clone(), old.locks.clone());
-        Self { fence, locks, reservations: old.reservations.clone(), ..self }
+        let (limit, reservations) = (old.limit.clone(), old.reservations.clone());
+        Self { fence, locks, limit, share: old.share.clone(), reservations, ..self }
     }
 
     /// Passes on to the next start what does not survive a power loss. The server has ended.

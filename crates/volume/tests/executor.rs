@@ -1,6 +1,7 @@
 //! Operations on a volume in memory, for a client that speaks no protocol at all.
 
 use std::collections::VecDeque;
+use std::num::NonZeroU64;
 use std::sync::Arc;
 use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
 use std::time::{Duration, Instant};
@@ -10,8 +11,9 @@ use lunet_block::{ByteRange, Error, Op};
 use lunet_ring::{Account, Buf, Config, Payload, Ring};
 use lunet_volume::{
     Budget, Client, Command, Compare, Drain, Exclusive, Executor, Face, Failure, Health, Intake,
-    Kind, Merge, Offload, OperationId, Overwrite, Plain, Progress, Read, ShardConfig, Shards, Sink,
-    SlowWork, Source, Stage, Step, Ticket, Timed, Volume, VolumeId, Waiter, Work, Write,
+    Kind, Merge, Offload, OperationId, Overwrite, Plain, Progress, Rates, Read, ShardConfig,
+    Shards, Sink, SlowWork, Source, Stage, Step, Ticket, Timed, Volume, VolumeId, Waiter, Work,
+    Write,
 };
 
 const SIZE: u64 = 8 << 20;
@@ -121,14 +123,18 @@ struct Shard {
 impl Shard {
     /// A shard with two volumes.
     fn new(threads: Option<Offload>) -> Self {
-        let config = Config { arena_bytes: 8 << 20, ..Config::default() };
-        let ring = Ring::new(&config).expect("an event loop");
         let volume = |name: &str| {
             let backend = open(&VolumeSpec::new(Storage::Memory { size: SIZE }));
             let backend = (backend.expect("a volume"), Health::new(name));
             Arc::new(Volume::new(name.into(), backend, None, Nothing))
         };
-        let volumes = vec![volume("v"), volume("w")];
+        Self::of(vec![volume("v"), volume("w")], threads)
+    }
+
+    /// A shard with these two.
+    fn of(volumes: Volumes, threads: Option<Offload>) -> Self {
+        let config = Config { arena_bytes: 8 << 20, ..Config::default() };
+        let ring = Ring::new(&config).expect("an event loop");
         let (told, returned) = sync_channel(16);
         let shards = Arc::new(OneShard { threads, returned: told });
         let began = Instant::now();
@@ -203,6 +209,37 @@ impl Shard {
         let (of, step) = self.executor.came_back(ticket).expect("it works for an operation");
         assert_eq!(of, id);
         step
+    }
+
+    /// Begins a read of a block of the first volume, and lets it work.
+    fn start_read(&mut self) -> Option<OperationId> {
+        let id = self.executor.begin(ID, Kind::Read);
+        let range = ByteRange::new(0, BLOCK as u64);
+        self.executor.operations[id].work = Work::Read(Read::new(range, Some(range.len), false));
+        self.goes_on(id).then_some(id)
+    }
+
+    /// Lets an operation work. False if it has ended.
+    fn goes_on(&mut self, id: OperationId) -> bool {
+        let mut client = Bytes::default();
+        while self.executor.pump(id, &mut client) == Progress::Waits {
+            if self.take_answers().is_empty() {
+                return true;
+            }
+        }
+        self.executor.remove(id);
+        false
+    }
+
+    /// Looks at a time of its clock whether operations that wait may go on, if that is due. Returns how many have ended.
+    fn look_at(&mut self, now: Duration) -> usize {
+        self.executor.storage.now = now;
+        if self.executor.next_look().is_none_or(|due| due > now) {
+            return 0;
+        }
+        self.executor.look();
+        let queued = self.executor.queued();
+        queued.into_iter().filter(|id| !self.goes_on(*id)).count()
     }
 
     fn write(&mut self, volume: VolumeId, offset: u64, data: &[u8]) {
@@ -459,4 +496,75 @@ fn the_time_of_an_operation_is_that_of_what_it_has_waited_for() {
     for stage in [Stage::Arrival, Stage::Memory, Stage::Limit, Stage::Lock, Stage::Output] {
         assert_eq!(times.waited(stage), Duration::ZERO, "{stage:?}: {times:?}");
     }
+}
+
+/// A limit of the first volume: so many operations each second.
+fn limited(iops: u64) -> Rates {
+    Rates { iops: NonZeroU64::new(iops), burst: Duration::from_millis(10), ..Rates::default() }
+}
+
+#[test]
+fn a_shard_that_looks_more_often_leaves_others_their_turns() {
+    let mut busy = Shard::new(None);
+    let mut idle = Shard::of(busy.volumes.clone(), None);
+    for (n, iops) in [(1, 30), (2, 300), (3, 1000)] {
+        let began = n * Duration::from_secs(10);
+        busy.volumes[0].limit.set(limited(iops));
+        let mut ended = [0, 0];
+        let mut waiting = [0, 0];
+        for tick in 0..20_000_u32 {
+            let now = began + tick * Duration::from_micros(50);
+            // One looks all the time, the other one each millisecond, and a little later than it would have to.
+            for (at, shard) in [&mut busy, &mut idle].into_iter().enumerate() {
+                if at == 1 && tick % 20 != 19 {
+                    continue;
+                }
+                let done = shard.look_at(now);
+                (ended[at], waiting[at]) = (ended[at] + done, waiting[at] - done);
+                // Both have as much to do as they are let.
+                while waiting[at] < 4 {
+                    match shard.start_read() {
+                        Some(_) => waiting[at] += 1,
+                        None => ended[at] += 1,
+                    }
+                }
+            }
+        }
+        let all = ended[0] + ended[1];
+        assert!(
+            all as u64 >= iops * 9 / 10 && all as u64 <= iops + iops / 50 + 12,
+            "{ended:?} of {iops}"
+        );
+        assert!(ended[1] * 3 >= all, "{ended:?} of {iops}");
+        // Whoever still waits goes, in any order.
+        busy.volumes[0].limit.set(Rates::default());
+        for shard in [&mut busy, &mut idle] {
+            assert_eq!(shard.look_at(began + Duration::from_secs(2)), 4);
+        }
+    }
+}
+
+#[test]
+fn a_turn_is_paid_back_and_ends_with_the_limit() {
+    let mut shard = Shard::new(None);
+    let volume = shard.volumes[0].clone();
+    let second = Duration::from_secs(1);
+    shard.executor.storage.now = second;
+    volume.limit.set(limited(1));
+    assert!(shard.start_read().is_none(), "the burst");
+    let before = volume.limit.wait(second);
+    // Each is the first in its turn, has paid, and gives up.
+    for _ in 0..100 {
+        let id = shard.start_read().expect("it waits");
+        assert!(volume.limit.wait(second) > before, "it has paid");
+        shard.executor.abandon(id);
+        assert_eq!(volume.limit.wait(second), before, "it has got that back");
+    }
+    let waiting: Vec<_> = (0..3).filter_map(|_| shard.start_read()).collect();
+    assert_eq!(waiting.len(), 3);
+    // What was paid by the old limit is nothing to the new one.
+    volume.limit.set(limited(1000));
+    let ended = shard.look_at(second + Duration::from_millis(100));
+    assert_eq!(ended, 3, "the burst is more than that");
+    assert!(shard.executor.operations.is_empty());
 }

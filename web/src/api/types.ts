@@ -21,6 +21,14 @@ export interface Limit {
   operations_per_s?: number;
 }
 
+export interface VolumeLimits {
+  iops?: number;
+  bytes_per_s?: number;
+  burst_ms?: number;
+  weight?: number;
+  latency_target_us?: number;
+}
+
 export interface Volume {
   name: string;
   backend: string;
@@ -32,6 +40,8 @@ export interface Volume {
   faults: Fault[] | null;
   erasure: { state: string; progress: number | null } | null;
   limits: Limit[];
+  /** Those that are the volume's own; not there if there are none. */
+  own_limits?: VolumeLimits;
   path: string | null;
   luns: { target: string; lun: number }[];
   sessions: number;
@@ -166,6 +176,7 @@ export interface VolumeRates {
   read: OperationRates;
   write: OperationRates;
   flushes_per_second: number;
+  limit_waits_per_second: number;
   errors: number;
   commands_in_flight: number;
 }

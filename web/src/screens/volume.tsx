@@ -18,7 +18,7 @@ import { ConnectCard } from "./new-disk/connect";
 import { Used, VolumeState } from "./volumes";
 
 type Asking =
-  | { what: "resize" | "snapshot" | "map" | "delete" | Mending }
+  | { what: "resize" | "limit" | "snapshot" | "map" | "delete" | Mending }
   | { what: "clone"; snapshot: string | null }
   | { what: "rollback" | "delete-snapshot"; snapshot: string }
   | { what: "unmap"; target: string; lun: number };
@@ -62,6 +62,7 @@ function Shown({ volume }: { volume: Volume }) {
           may("operator") && (
             <>
               <Button onClick={() => ask({ what: "resize" })}>Resize</Button>
+              <Button onClick={() => ask({ what: "limit" })}>Limit</Button>
               <Button onClick={() => ask({ what: "snapshot" })}>Snapshot</Button>
               <Button onClick={() => ask({ what: "clone", snapshot: null })}>Clone</Button>
               {may("administrator") && (
@@ -306,6 +307,8 @@ function Dialogs({ volume, asking }: { volume: Volume; asking: Signal<Asking | n
   switch (it.what) {
     case "resize":
       return <Resize volume={volume} onClose={close} onDone={done} />;
+    case "limit":
+      return <LimitTo volume={volume} onClose={close} onDone={done} />;
     case "snapshot":
       return <TakeSnapshot volume={volume} onClose={close} onDone={done} />;
     case "map":
@@ -426,6 +429,87 @@ function Resize({ volume, onClose, onDone }: FormProps) {
         />
       )}
       <p class="muted">Sessions go on. Initiators are told of the new size; most have to rescan, and the file system has to be grown there.</p>
+    </FormDialog>
+  );
+}
+
+/** What is in a field: 0 if nothing is, null if it is no number. */
+function numberIn(text: string): number | null {
+  if (text.trim() === "") return 0;
+  const value = Number(text.trim().replace(",", "."));
+  return Number.isFinite(value) && value >= 0 ? value : null;
+}
+
+function LimitTo({ volume, onClose, onDone }: FormProps) {
+  const own = volume.own_limits ?? {};
+  const iops = useSignal(own.iops ? String(own.iops) : "");
+  const bandwidth = useSignal(own.bytes_per_s ? String(own.bytes_per_s / 2 ** 20) : "");
+  const burst = useSignal(own.burst_ms ? String(own.burst_ms / 1000) : "");
+  const weight = useSignal(own.weight ? String(own.weight) : "");
+  const target = useSignal(own.latency_target_us ? String(own.latency_target_us / 1000) : "");
+  const [operations, mib, seconds, share, ms] = [iops, bandwidth, burst, weight, target].map((it) => numberIn(it.value));
+  const limited = (operations ?? 0) > 0 || (mib ?? 0) > 0;
+  const valid = operations !== null && Number.isInteger(operations) && mib !== null && seconds !== null && share !== null && Number.isInteger(share) && ms !== null;
+  return (
+    <FormDialog
+      title={`Limit ${volume.name}`}
+      verb="Limit"
+      valid={valid}
+      change={() => ({
+        method: "PATCH",
+        path: path`/volumes/${volume.name}/limits`,
+        body: {
+          iops: operations,
+          bytes_per_s: Math.round((mib ?? 0) * 2 ** 20),
+          burst_ms: limited ? Math.round((seconds ?? 0) * 1000) : 0,
+          weight: share,
+          latency_target_us: Math.round((ms ?? 0) * 1000),
+        },
+      })}
+      onClose={onClose}
+      onDone={onDone}
+    >
+      <TextField
+        label="Operations per second"
+        error={operations !== null && Number.isInteger(operations) ? null : "Write a whole number."}
+        hint="Empty: no limit. An operation counts as one for each 256 KiB."
+        inputMode="numeric"
+        value={iops.value}
+        onInput={(value) => (iops.value = value)}
+      />
+      <TextField
+        label="MiB per second"
+        error={mib === null ? "Write a number." : null}
+        hint="Empty: no limit."
+        inputMode="decimal"
+        value={bandwidth.value}
+        onInput={(value) => (bandwidth.value = value)}
+      />
+      <TextField
+        label="Burst, in seconds"
+        error={seconds === null ? "Write a number." : null}
+        hint="What was not used of so long a time may be used at once. Empty: 0.1."
+        inputMode="decimal"
+        value={burst.value}
+        onInput={(value) => (burst.value = value)}
+      />
+      <TextField
+        label="Weight"
+        error={share !== null && Number.isInteger(share) ? null : "Write a whole number."}
+        hint="Its share of the storage, compared with other volumes on the same. Empty: 100."
+        inputMode="numeric"
+        value={weight.value}
+        onInput={(value) => (weight.value = value)}
+      />
+      <TextField
+        label="Latency target, in milliseconds"
+        error={ms === null ? "Write a number." : null}
+        hint="Volumes on the same storage without a target give way if its requests take longer there. Empty: none."
+        inputMode="decimal"
+        value={target.value}
+        onInput={(value) => (target.value = value)}
+      />
+      <p class="muted">It counts at once, for all sessions of the volume together. Operations above a limit wait; initiators give up what waits too long.</p>
     </FormDialog>
   );
 }

@@ -2,7 +2,9 @@
 
 use axum::http::StatusCode;
 use axum::response::Response;
-use lunet_api::{Answer, Backend, Change, Done, NewVolume, Request, Snapshot, Volume};
+use lunet_api::{
+    Answer, Backend, Change, Done, NewVolume, Request, Snapshot, Volume, VolumeLimits,
+};
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
@@ -44,6 +46,9 @@ struct VolumeToMake {
     write_through: bool,
     /// NAA designator in hexadecimal, which no other volume has; if left out, that of its name.
     naa: Option<String>,
+    /// What is done with it in a time, from the beginning.
+    #[serde(default)]
+    limits: VolumeLimits,
 }
 
 /// A new size.
@@ -137,6 +142,7 @@ fn make(call: &Call) -> Result<Change, Problem> {
         read_only: new.read_only,
         write_through: new.write_through,
         naa: new.naa,
+        limits: new.limits,
     }))
 }
 
@@ -152,6 +158,11 @@ fn check_naa(call: &Call, naa: Option<&String>) -> Result<(), Problem> {
 fn resize(call: &Call) -> Result<Change, Problem> {
     let Resize { size } = call.json_or_default()?;
     Ok(Change::ResizeVolume { name: volume(call), size })
+}
+
+fn limit(call: &Call) -> Result<Change, Problem> {
+    let limits: VolumeLimits = call.json()?;
+    Ok(Change::LimitVolume { name: volume(call), limits })
 }
 
 fn delete(call: &Call) -> Result<Change, Problem> {
@@ -206,6 +217,16 @@ pub(super) const ROUTES: &[Route] = &[
         resize,
     )
     .body(one::<Resize>)
+    .answer(one::<Done>)
+    .tagged(TAGGED),
+    change(
+        Verb::Patch,
+        "/api/v1/volumes/{name}/limits",
+        Role::Operator,
+        "Limits what is done with a volume in a time",
+        limit,
+    )
+    .body(one::<VolumeLimits>)
     .answer(one::<Done>)
     .tagged(TAGGED),
     change(

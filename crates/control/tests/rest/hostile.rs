@@ -36,6 +36,7 @@ const ROUTES: &[(&str, &str, &str, &str)] = &[
     ("PUT", "/api/v1/accounts/{name}/password", "{\"password\": \"another one\"}", "viewer"),
     ("POST", "/api/v1/volumes", "{\"name\": \"a\"}", "operator"),
     ("PATCH", "/api/v1/volumes/{name}", "{\"size\": 1}", "operator"),
+    ("PATCH", "/api/v1/volumes/{name}/limits", "{\"iops\": 1}", "operator"),
     ("POST", "/api/v1/volumes/{name}/reopen", "", "operator"),
     ("POST", "/api/v1/volumes/{name}/snapshots", "{\"snapshot\": \"a\"}", "operator"),
     ("DELETE", "/api/v1/volumes/{name}/snapshots/{snapshot}", "", "operator"),

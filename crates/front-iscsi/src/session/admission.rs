@@ -152,8 +152,21 @@ fn admit(shard: &mut Shard, slot: ConnId, nexus: Nexus, tsih: u16, identity: &Lo
         shard.front.exec.storage.join_host(&conn.account, &nexus.initiator);
         shard.front.exec.storage.renew(&conn.account, &mut conn.reserve);
     }
-    conn.front.session =
-        Some(Session { nexus, id, tsih, target, through, proof, scsi, luns, gated, logged, since });
+    let limits = shard.core.member.clients().enter(&nexus.initiator);
+    conn.front.session = Some(Session {
+        nexus,
+        id,
+        tsih,
+        target,
+        through,
+        proof,
+        scsi,
+        luns,
+        gated,
+        limits,
+        logged,
+        since,
+    });
     conn.front.proto.admit(tsih, &mut Pdus(&mut conn.out));
     shard.front.protocol.logins += 1;
     let (client, serial) = (conn.peer.ip(), conn.serial);

@@ -12,6 +12,7 @@ mod group_reservations;
 mod group_units;
 mod groups;
 mod hung_lun;
+mod limits;
 mod live;
 mod management;
 mod medium;

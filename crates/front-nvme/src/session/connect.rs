@@ -200,6 +200,7 @@ fn admin_queue<Fc: Face>(
         transport,
         capsule_data,
         identifiers,
+        limits: shard.core.member.clients().enter(&connect.hostnqn),
     };
     let member = match shard.core.front.registry.admit(&wish, now) {
         Admission::Granted(member) => member,

@@ -83,6 +83,7 @@ pub(super) fn queue<Fc: Face>(
         transport,
         capsule_data: shard.core.front.options.capsule_data(transport, plenty, reserve),
         identifiers: shard.front.groups.identifiers(&connect.subnqn),
+        limits: shard.core.member.clients().enter(&connect.hostnqn),
     };
     let member = match shard.core.front.registry.admit(&wish, now) {
         Admission::Granted(member) => member,

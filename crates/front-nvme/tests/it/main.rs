@@ -9,6 +9,7 @@ mod group_reservations;
 mod groups;
 mod host;
 mod io;
+mod limits;
 mod live;
 #[path = "../../../front-iscsi/tests/it/support/gateway.rs"]
 mod machine;

@@ -43,7 +43,7 @@ fn on_each_driver(test: impl Fn(Config<Shown>)) {
 }
 
 /// Has a group pass commands on, which come out there. The flag says that the owner is not reached.
-fn relays(group: &Group) -> (Receiver<RelayRequest>, Arc<AtomicBool>) {
+pub fn relays(group: &Group) -> (Receiver<RelayRequest>, Arc<AtomicBool>) {
     let (sender, requests) = channel();
     let sender = Mutex::new(sender);
     let takes = Arc::new(move |request| {
@@ -71,7 +71,7 @@ fn beside_an_owner() -> Machine {
 }
 
 /// What a gateway says, in that epoch.
-fn through(gateway: u16, epoch: u64) -> Through {
+pub fn through(gateway: u16, epoch: u64) -> Through {
     Through { gateway, epoch, host: HERE, renews: false }
 }
 
@@ -110,7 +110,7 @@ fn open(
 }
 
 /// A relay that the owner lets in.
-fn relay(address: SocketAddr, host: u8, through: Through) -> Queue {
+pub fn relay(address: SocketAddr, host: u8, through: Through) -> Queue {
     open(address, host, (through, through), Some(SECRET)).expect("the proof")
 }
 

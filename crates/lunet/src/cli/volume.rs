@@ -7,7 +7,7 @@ use anyhow::{Result, bail};
 use clap::{Args, Subcommand, ValueEnum};
 use lunet::control::Client;
 use lunet::{config, tables, units};
-use lunet_api::{Change, NewVolume};
+use lunet_api::{Change, NewVolume, VolumeLimits};
 
 use super::{Ask, Forced, Sure, answer, complete, width};
 
@@ -28,6 +28,8 @@ pub enum VolumeCommand {
         #[command(flatten)]
         ask: Ask,
     },
+    /// Limit what is done with a volume in a second, set its share of the storage, or lift both
+    Limit(Limit),
     /// Reopen the storage of a volume after a failed write-back, so that it can be flushed again
     Reopen {
         /// Volume
@@ -107,6 +109,58 @@ pub enum VolumeCommand {
     },
 }
 
+/// How much may be done with a volume, and its share of its storage.
+#[derive(Args)]
+pub struct Limits {
+    /// Operations per second; `none` for no limit
+    #[arg(long, value_name = "NUMBER|none", value_parser = number)]
+    iops: Option<u64>,
+    /// Bytes per second, such as 200MiB; `none` for no limit
+    #[arg(long, value_name = "SIZE|none", value_parser = bandwidth)]
+    bandwidth: Option<u64>,
+    /// What was not used of so long a time may be used at once [default: 100ms]
+    #[arg(long, value_name = "TIME", value_parser = burst)]
+    burst: Option<u64>,
+    /// Its share of the storage, compared with other volumes on the same, 1 to 1000; `none` for the default, 100
+    #[arg(long, value_name = "NUMBER|none", value_parser = number)]
+    weight: Option<u64>,
+    /// Volumes on the same storage without a target give way if it takes longer, such as 2ms; `none` for no target
+    #[arg(long, value_name = "TIME|none", value_parser = target)]
+    latency_target: Option<u64>,
+}
+
+impl From<Limits> for VolumeLimits {
+    fn from(limits: Limits) -> Self {
+        let Limits { iops, bandwidth, burst, weight, latency_target } = limits;
+        Self {
+            iops,
+            bytes_per_s: bandwidth,
+            burst_ms: burst,
+            weight,
+            latency_target_us: latency_target,
+        }
+    }
+}
+
+/// `lunet volume limit`
+#[derive(Args)]
+pub struct Limit {
+    /// Volume
+    #[arg(add = complete::volume())]
+    name: String,
+    #[command(flatten)]
+    limits: Limits,
+    #[command(flatten)]
+    ask: Ask,
+}
+
+impl Limit {
+    fn run(self) -> Result<ExitCode> {
+        let Self { name, limits, ask } = self;
+        ask.change(Change::LimitVolume { name, limits: limits.into() })
+    }
+}
+
 /// `lunet volume create`
 #[derive(Args)]
 pub struct Create {
@@ -148,6 +202,8 @@ pub struct Create {
     /// `off`: a write is on stable storage before it is acknowledged, for hosts that never flush (ESXi)
     #[arg(long, value_enum, default_value_t = WriteCache::On, value_name = "on|off")]
     write_cache: WriteCache,
+    #[command(flatten)]
+    limits: Limits,
     #[command(flatten)]
     ask: Ask,
 }
@@ -200,6 +256,7 @@ impl Create {
             read_only: self.read_only,
             write_through: self.write_cache == WriteCache::Off,
             naa: None,
+            limits: self.limits.into(),
         };
         Ok((new, self.ask))
     }
@@ -226,6 +283,7 @@ pub fn run(command: VolumeCommand) -> Result<ExitCode> {
         VolumeCommand::Resize { name, size, ask } => {
             ask.change(Change::ResizeVolume { name, size })
         }
+        VolumeCommand::Limit(limit) => limit.run(),
         VolumeCommand::Reopen { name, ask } => ask.change(Change::ReopenVolume { name }),
         VolumeCommand::Recreate { name, sure, ask } => {
             sure.meant(&format!(
@@ -292,6 +350,37 @@ fn there(yes: bool, place: &super::Where, volume: &str, snapshot: Option<&str>) 
         bail!("there is no snapshot {volume}@{snapshot}{near}");
     }
     Ok(())
+}
+
+/// 0 stands for none.
+fn number(text: &str) -> Result<u64, String> {
+    match text {
+        "none" => Ok(0),
+        text => text.parse().map_err(|_| "write a number, such as 5000, or none".to_owned()),
+    }
+}
+
+/// 0 stands for none.
+fn bandwidth(text: &str) -> Result<u64, String> {
+    match text {
+        "none" => Ok(0),
+        text => config::limits::parse_bandwidth(text),
+    }
+}
+
+/// In microseconds; 0 stands for none.
+fn target(text: &str) -> Result<u64, String> {
+    if text == "none" {
+        return Ok(0);
+    }
+    let time = units::parse_duration(text).map_err(|error| error.to_string())?;
+    u64::try_from(time.as_micros()).map_err(|_| "that is too long".to_owned())
+}
+
+/// In milliseconds.
+fn burst(text: &str) -> Result<u64, String> {
+    let time = units::parse_duration(text).map_err(|error| error.to_string())?;
+    u64::try_from(time.as_millis()).map_err(|_| "that is too long".to_owned())
 }
 
 /// The size of a volume. A number alone is one of bytes, which few mean.

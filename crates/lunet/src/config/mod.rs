@@ -5,6 +5,7 @@ mod control;
 pub mod edit;
 mod group;
 mod layers;
+pub mod limits;
 pub mod migrate;
 mod mistake;
 mod nvme;
@@ -31,6 +32,7 @@ use lunet_front_nvme::Tls;
 use lunet_scsi::alua::{AccessState, Alua};
 use lunet_scsi::{Designator, Threshold};
 use lunet_server::{SendWithInvalidate, Transports};
+use lunet_volume::Rates;
 use toml::Spanned;
 use toml::de::DeTable;
 
@@ -47,6 +49,7 @@ pub use sections::{AddressError, parse_nvme_portal, parse_portal, state_word};
 pub use shared::{Shared, placed};
 pub use summary::summary;
 
+use limits::{ClientLimit, Share};
 use mistake::Mistakes;
 use reader::Section;
 
@@ -89,6 +92,8 @@ pub struct Config {
     pub pending: Vec<Pending>,
     /// What is served over NVMe, of `[[portal]]`, `[[target]]` and `[[subsystem]]`.
     pub nvme: Nvme,
+    /// `[[limit]]`, in their order.
+    pub limits: Vec<ClientLimit>,
     /// `[control]`
     pub control: Control,
     /// `[sandbox]`
@@ -228,6 +233,10 @@ pub struct Volume {
     pub write_cache: bool,
     /// When initiators are told that the storage below fills up.
     pub threshold: Option<Threshold>,
+    /// How much may be done with it in a time.
+    pub rates: Rates,
+    /// What it has of its storage beside others.
+    pub share: Share,
     /// T10 vendor identification.
     pub vendor: Option<String>,
     /// Product identification.
@@ -449,6 +458,7 @@ pub fn check_with(text: &str, shared: &[Shared]) -> Result<Config, Vec<Mistake>>
     };
     let (groups, pending) = group::groups(&top, &around, &mut volumes, &mut mistakes);
     let (referrals, announce) = nvme::general(&top, &mut mistakes);
+    let limits = limits::limits(&top, &mut mistakes);
     let control = control::control(&top, &mut mistakes);
     let sandbox = sandbox::sandbox(&top, &mut mistakes);
     let discovery = access::discovery(&top, &mut mistakes);
@@ -471,6 +481,7 @@ pub fn check_with(text: &str, shared: &[Shared]) -> Result<Config, Vec<Mistake>>
         discovery,
         groups,
         pending,
+        limits,
         control,
         sandbox,
         notes: mistakes.take_notes(),

@@ -79,6 +79,7 @@ pub const ROOT: Table = Table {
         key("target", "array of tables", "(required, or subsystem)"),
         key("subsystem", "array of tables", "(none)"),
         key("group", "table of tables", "(none)"),
+        key("limit", "array of tables", "(none)"),
         key("nvme", "table", "(all defaults)"),
         key("control", "table", "(all defaults)"),
         key("sandbox", "table", "(all defaults)"),
@@ -160,6 +161,11 @@ pub const VOLUME: Table = Table {
         key("write-cache", "string", "\"on\""),
         key("provisioning", "string", "\"thin\""),
         key("threshold", "string", "(none)"),
+        key("iops", "integer", "(no limit)"),
+        key("bandwidth", "size", "(no limit)"),
+        key("burst", "duration", "\"100ms\""),
+        key("weight", "integer", "100"),
+        key("latency-target", "duration", "(none)"),
         key("vendor", "string", "\"LUNET\""),
         key("product", "string", "\"VIRTUAL DISK\""),
         key("serial", "string", "(from the volume's identity)"),
@@ -278,6 +284,18 @@ pub const DISCOVERY: Table = Table {
     ],
 };
 
+/// `[[limit]]`
+pub const LIMIT: Table = Table {
+    heading: "[[limit]]",
+    keys: &[
+        key("each", "string", "(required)"),
+        key("initiators", "array of strings", "(all)"),
+        key("iops", "integer", "(no limit)"),
+        key("bandwidth", "size", "(no limit)"),
+        key("burst", "duration", "\"100ms\""),
+    ],
+};
+
 /// `[nvme]`
 pub const NVME: Table = Table {
     heading: "[nvme]",
@@ -326,7 +344,7 @@ pub const SANDBOX: Table = Table {
 /// Every kind of table below the top.
 pub const TABLES: &[&Table] = &[
     &SERVER, &ISCSI, &PORTAL, &VOLUME, &LAYER, &TARGET, &LUN, &USER, &MUTUAL, &DISCOVERY, &HOST,
-    &SUBSYSTEM, &NVME, &CONTROL, &SANDBOX, &GROUP,
+    &SUBSYSTEM, &NVME, &CONTROL, &SANDBOX, &GROUP, &LIMIT,
 ];
 
 /// The candidate that looks most like `name`, if one looks enough like it.

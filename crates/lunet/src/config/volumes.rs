@@ -6,6 +6,7 @@ use std::path::{Component, Path, PathBuf};
 use lunet_scsi::{Designator, Threshold};
 
 use super::layers::layers;
+use super::limits::{rates, share};
 use super::mistake::Mistakes;
 use super::reader::{At, Convert, Section, boolean, choice, integer, label, size, string};
 use super::schema;
@@ -140,6 +141,8 @@ fn volume(
         removable,
         write_cache,
         threshold,
+        rates: rates(table, mistakes),
+        share: share(table, mistakes),
         vendor,
         product,
         serial,

@@ -234,6 +234,6 @@ fn what_listens_at_the_socket_steers_no_terminal() {
 "#;
     let refused = told(refusal).unwrap_err();
     assert_eq!(refused.to_string(), "no?[2J?; lunet: yes: a?b");
-    let strange = told("{\"api\":2,\"ok\":\"a\\u001b[2J\"}\n").unwrap_err().to_string();
+    let strange = told("{\"api\":3,\"ok\":\"a\\u001b[2J\"}\n").unwrap_err().to_string();
     assert!(strange.contains("is no lunet") && !strange.contains('\u{1b}'), "{strange}");
 }

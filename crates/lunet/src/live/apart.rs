@@ -92,6 +92,7 @@ impl Manager {
         match change {
             Change::Apply { .. } => self.refuse_apart(|_| true),
             Change::ResizeVolume { name, .. }
+            | Change::LimitVolume { name, .. }
             | Change::ReopenVolume { name }
             | Change::RecreateVolume { name }
             | Change::AdoptVolume { name }

@@ -26,7 +26,19 @@ use lunet_files::{self as files, Found};
 const FORCE: &str = "run `lunet config apply --force`";
 
 /// Keys of a volume that are looked at one by one.
-const KNOWN: &[&str] = &["backend", "path", "size", "block-size", "threshold", "write-cache"];
+const KNOWN: &[&str] = &[
+    "backend",
+    "path",
+    "size",
+    "block-size",
+    "threshold",
+    "write-cache",
+    "iops",
+    "bandwidth",
+    "burst",
+    "weight",
+    "latency-target",
+];
 
 /// What becomes of a volume that is in the old and the new configuration.
 pub(super) enum Fate {

@@ -10,6 +10,7 @@ use crate::plan::Plan;
 
 use super::Served;
 use super::apply::Fate;
+use super::limits;
 use crate::units;
 
 /// Everything that becomes different, in the order of the file's tables.
@@ -36,6 +37,9 @@ pub(super) fn differences(
     }
     access("discovery", "", (&old.discovery, &new.discovery), &mut out);
     subsystems((old, new), &mut out);
+    if old.limits != new.limits {
+        out.push(difference("limits", "", "of initiators and sessions are others"));
+    }
     out
 }
 
@@ -141,6 +145,11 @@ fn volumes(now: &Served, fates: &[(Volume, Option<Fate>)], out: &mut Vec<Differe
             (Some(Fate::Stays), Some(open)) if open.config.write_cache != volume.write_cache => {
                 let word = if volume.write_cache { "on" } else { "off" };
                 format!("has its write cache {word} now")
+            }
+            (Some(Fate::Stays), Some(open))
+                if (open.config.rates, open.config.share) != (volume.rates, volume.share) =>
+            {
+                limits::told(volume.rates, volume.share)
             }
             (Some(Fate::Stays), _) => continue,
         };

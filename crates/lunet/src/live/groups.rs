@@ -79,8 +79,9 @@ impl Manager {
     }
 }
 
-/// Of one volume of a group, which it may get and lose: what may not change while it has it.
-type Shown<'c> = (u16, Option<u32>, &'c Volume);
+/// Of one volume of a group, which it may get and lose: what may not change while it has it. Its limits and its share are
+/// those of each gateway, and may.
+type Shown = (u16, Option<u32>, Volume);
 
 /// What may not change of a group.
 #[derive(PartialEq)]
@@ -94,8 +95,8 @@ struct Fixed<'c> {
 
 /// What in a change of a group is none for a server that runs; `None`: nothing.
 fn cannot_change(
-    old: Option<&(Fixed<'_>, Vec<Shown<'_>>)>,
-    new: Option<&(Fixed<'_>, Vec<Shown<'_>>)>,
+    old: Option<&(Fixed<'_>, Vec<Shown>)>,
+    new: Option<&(Fixed<'_>, Vec<Shown>)>,
 ) -> Option<String> {
     let (Some((fixed, before)), Some((next, after))) = (old, new) else {
         return (old.is_some() != new.is_some()).then(|| "groups cannot come or go".to_owned());
@@ -114,12 +115,12 @@ fn cannot_change(
     other.map(|(.., volume)| {
         let name = &volume.name;
         format!(
-            "volume {name} can be added to it or removed, but its image, its LUN and its other keys cannot change"
+            "volume {name} can be added to it or removed, but its image, its LUN and its keys other than limits and shares cannot change"
         )
     })
 }
 
-fn facts<'c>(config: &'c Config, name: &str) -> Option<(Fixed<'c>, Vec<Shown<'c>>)> {
+fn facts<'c>(config: &'c Config, name: &str) -> Option<(Fixed<'c>, Vec<Shown>)> {
     let group = config.groups.iter().find(|group| group.name == name)?;
     let target = &config.targets[group.target];
     let leads = |at: &usize| target.portals.is_empty() || target.portals.contains(at);
@@ -134,7 +135,10 @@ fn facts<'c>(config: &'c Config, name: &str) -> Option<(Fixed<'c>, Vec<Shown<'c>
         let mut namespaces = subsystem?.namespaces.iter();
         namespaces.find(|(_, volume)| *volume == at).map(|(nsid, _)| *nsid)
     };
-    let shown = |(lun, at): &(u16, usize)| (*lun, nsid(*at), &config.volumes[*at]);
+    let shown = |(lun, at): &(u16, usize)| {
+        let (rates, share) = Default::default();
+        (*lun, nsid(*at), Volume { rates, share, ..config.volumes[*at].clone() })
+    };
     let fixed = Fixed {
         // Others of the file may come and go.
         group: config::Group { target: 0, ..group.clone() },

@@ -31,8 +31,18 @@ use crate::config::{self, Access, Backend, Reach};
 use crate::identity;
 use crate::opening::Unserved;
 
+/// The rates that a volume is limited to, by itself and by its layers.
+fn limits(volume: &config::Volume) -> Vec<Limit> {
+    let own = super::limits::of(volume);
+    let limit =
+        |bytes_per_s, operations_per_s| Limit { on: Limited::All, bytes_per_s, operations_per_s };
+    let bytes = own.bytes_per_s.map(|rate| limit(Some(rate), None));
+    let operations = own.iops.map(|rate| limit(None, Some(rate)));
+    bytes.into_iter().chain(operations).chain(of_layers(&volume.layers)).collect()
+}
+
 /// The rates that layers keep all reads, all writes or both to. Limits of a part of them are no limit of the whole.
-fn limits(layers: &[Layer]) -> Vec<Limit> {
+fn of_layers(layers: &[Layer]) -> Vec<Limit> {
     let limit = |layer: &Layer| {
         let Effect::Limit(rate) = layer.effect else { return None };
         let whole = layer.range.is_none() && layer.which == Which::Share(ALWAYS);
@@ -207,7 +217,8 @@ impl Manager {
                 write_cache: write_cache(open, through.contains(name)),
                 faults: Some(faults(open)),
                 erasure: erasure(&sanitations, name),
-                limits: limits(&open.config.layers),
+                limits: limits(&open.config),
+                own_limits: super::limits::of(&open.config),
                 path: path.map(|path| path.display().to_string()),
                 luns: luns(&now, name),
                 sessions: self.sessions_on(&now, name) as u64,
@@ -289,7 +300,8 @@ impl Manager {
             write_cache: WriteCache::None,
             faults: Some(vec![Fault { state: failure.kind.state(), since: one.since, text }]),
             erasure: None,
-            limits: limits(&config.layers),
+            limits: limits(config),
+            own_limits: super::limits::of(config),
             path: config.path(&now.plan.data).map(|path| path.display().to_string()),
             luns: luns(now, &config.name),
             sessions: self.sessions_on(now, &config.name) as u64,
@@ -405,7 +417,7 @@ mod tests {
         let place = Layer { range: Some(0..512), ..bytes.clone() };
         let flushes = Layer::new(Effect::Limit(Rate::Operations(rate)), Ops::FLUSH);
         let told =
-            limits(&[bytes, reads, part, place, flushes, Layer::new(Effect::Hang, Ops::ALL)]);
+            of_layers(&[bytes, reads, part, place, flushes, Layer::new(Effect::Hang, Ops::ALL)]);
         let expected = [
             Limit { on: Limited::All, bytes_per_s: Some(1000), operations_per_s: None },
             Limit { on: Limited::Read, bytes_per_s: None, operations_per_s: Some(1000) },

@@ -29,6 +29,7 @@ mod groups;
 mod identity;
 mod images;
 mod journal;
+mod limits;
 mod lists;
 mod nvme;
 mod patience;
@@ -147,6 +148,8 @@ pub struct Manager {
     /// The room in the data directory.
     #[cfg(feature = "tools")]
     room: aside::Aside<Option<lunet_api::Room>>,
+    /// What volumes share.
+    pools: limits::Pools,
     /// What the files of volumes take, by their directories.
     #[cfg(feature = "tools")]
     files: std::sync::Mutex<lists::Files>,
@@ -171,7 +174,7 @@ impl Manager {
         let options = Options { config: Some(file.clone()), size: None, ..options.clone() };
         let now = Mutex::new(Arc::new(served));
         let remarks = Mutex::default();
-        Self {
+        let manager = Self {
             handle,
             nvme,
             options,
@@ -189,11 +192,14 @@ impl Manager {
             images: Mutex::default(),
             clusters: OnceLock::new(),
             generation: AtomicU64::new(0),
+            pools: limits::Pools::default(),
             #[cfg(feature = "tools")]
             room: aside::Aside::default(),
             #[cfg(feature = "tools")]
             files: std::sync::Mutex::default(),
-        }
+        };
+        manager.set_limits(&manager.now());
+        manager
     }
 
     /// Has somebody told of the configuration now, and of each that comes into force.
@@ -277,6 +283,7 @@ impl Manager {
             }
             Change::CreateVolume(new) => self.create_volume(now, new),
             Change::ResizeVolume { name, size } => self.resize_volume(now, name, *size),
+            Change::LimitVolume { name, limits } => self.limit_volume(now, name, limits),
             Change::ReopenVolume { name } => self.reopen_volume(now, name),
             Change::RecreateVolume { name } => self.recreate_volume(now, name),
             Change::AdoptVolume { name } => self.adopt_volume(now, name),
@@ -543,8 +550,9 @@ impl Manager {
         let iscsi = ready.iscsi.adopt(held);
         begins.into_iter().for_each(|standby| self.nvme.begin(standby));
         let late = iscsi.wait().late + changes.map_or(0, |nvme| nvme.wait().late);
-        let (next, before) = (Arc::new(next), self.now());
+        let (next, before) = (Arc::new(next.limited()), self.now());
         *self.now.lock().unwrap_or_else(PoisonError::into_inner) = next.clone();
+        self.set_limits(&next);
         if let Some(listener) = self.listener.get() {
             listener(&next.plan.config);
         }

@@ -1,15 +1,15 @@
 //! What the server says of itself, in the types of the API.
 
 use lunet_api::{
-    Bucket, Controller, Fault, FaultState, NoIser, NvmeCounts, Operations, OverTcp, Percentile,
-    Portal, Protocol, Queue, RdmaPath, Session, ShardLoad, ShardOperations, SilentShard, StageTime,
-    Stats, Transport, VolumeStats, VolumeTime,
+    Bucket, Controller, Fault, FaultState, LimitWaits, NoIser, NvmeCounts, Operations, OverTcp,
+    Percentile, Portal, Protocol, Queue, RdmaPath, Session, ShardLoad, ShardOperations,
+    SilentShard, StageTime, Stats, Transport, VolumeStats, VolumeTime,
 };
 use lunet_front_iscsi::SessionInfo;
 use lunet_front_nvme::{QueueInfo, SessionInfo as ControllerInfo};
 use lunet_nvme::name::DISCOVERY_NQN;
 use lunet_server::{OpStats, PortalStatus, Reason};
-use lunet_volume::{Cause, Stage};
+use lunet_volume::{Cause, Stage, Whose};
 
 use crate::identity;
 
@@ -267,6 +267,14 @@ fn time(time: &lunet_server::VolumeTime) -> VolumeTime {
         storage_busy_us: time.storage_busy_us,
         memory_waits: time.memory_waits,
         storage_full: time.storage_full,
+        limit_waits: time.limits.all(),
+        limit_us: u64::try_from(time.limits.time.as_micros()).unwrap_or(u64::MAX),
+        limit_waits_of: LimitWaits {
+            volume: time.limits.of(Whose::Volume),
+            initiator: time.limits.of(Whose::Host),
+            session: time.limits.of(Whose::Session),
+            share: time.limits.of(Whose::Share),
+        },
         timed: times.timed(),
         stages: Stage::ALL.into_iter().map(waited).collect(),
         sent,

@@ -18,7 +18,8 @@ use crate::{failures, serve};
 /// An open volume.
 #[derive(Clone)]
 pub struct Open {
-    /// As it was configured when it was opened. What has changed since takes effect after a restart.
+    /// As it was configured when it was opened, but for its limits, which are those in force. What else has changed since
+    /// takes effect after a restart.
     pub config: config::Volume,
     /// The open volume, shared by all shards.
     pub volume: lunet_backends::Volume,
@@ -93,6 +94,19 @@ impl Served {
             let Some(group) = &volume.group else { continue };
             let waits = || Unserved::waiting(volume, group, None);
             unserved.entry(volume.name.clone()).or_insert_with(waits);
+        }
+        self
+    }
+
+    /// The same, where each volume has the limits and the share that are configured: those of volumes that are open change
+    /// as well, and so do those that a group opens with what it knew.
+    pub fn limited(mut self) -> Self {
+        for volume in &self.plan.config.volumes {
+            let open = self.open.get_mut(&volume.name).map(|open| &mut open.config);
+            let unserved = self.unserved.get_mut(&volume.name).map(|one| &mut one.config);
+            for config in open.into_iter().chain(unserved) {
+                (config.rates, config.share) = (volume.rates, volume.share);
+            }
         }
         self
     }

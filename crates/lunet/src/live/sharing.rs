@@ -96,10 +96,8 @@ impl Manager {
         consent: Consent,
         edit: impl FnOnce(&mut Editor) -> Result<(), EditError>,
     ) -> Result<Weighed> {
-        let Some(shared) = now.plan.shared_with(target) else {
-            return self.edited(now, consent, edit);
-        };
-        if consent.keep_sessions {
+        let shared = now.plan.shared_with(target);
+        if let Some(shared) = shared.filter(|_| consent.keep_sessions) {
             return refuse(
                 Code::Unsupported,
                 format!(
@@ -109,6 +107,18 @@ impl Manager {
                 "leave --keep-sessions out",
             );
         }
+        self.edited_in(now, shared, consent, edit)
+    }
+
+    /// The plan after an edit of the file, or of what a group shares, weighed.
+    pub(super) fn edited_in(
+        &self,
+        now: &Served,
+        shared: Option<&Shared>,
+        consent: Consent,
+        edit: impl FnOnce(&mut Editor) -> Result<(), EditError>,
+    ) -> Result<Weighed> {
+        let Some(shared) = shared else { return self.edited(now, consent, edit) };
         let mut editor = Editor::new(&shared.text)?;
         edit(&mut editor)?;
         let (group, revision) = (shared.group.clone(), shared.revision + 1);

@@ -14,7 +14,7 @@ use super::effects::{Consent, Weighed, named};
 use super::journal::{Entry, Known};
 use super::served::Open;
 use super::sessions::concerning;
-use super::{Manager, Served, counted, done, snapshots, storage};
+use super::{Manager, Served, counted, done, limits, snapshots, storage};
 use crate::config::{self, Backend, edit};
 use crate::opening::{self, How};
 use crate::trouble::{At, refuse, refused};
@@ -48,6 +48,7 @@ impl Manager {
         keys.extend(new.read_only.then(|| ("read-only", true.into())));
         keys.extend(new.write_through.then(|| ("write-cache", "off".into())));
         keys.extend(new.naa.as_deref().map(|naa| ("naa", naa.into())));
+        keys.extend(limits::keys_of_new(&new.limits)?);
         let plan = self.edited(now, Consent::default(), |editor| editor.add_volume(name, &keys))?;
         check_designator(now, &plan.plan.config, name)?;
         let made = if found.is_none() { file_of(&plan.plan, name) } else { None };

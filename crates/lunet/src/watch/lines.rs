@@ -66,6 +66,7 @@ mod tests {
             read,
             write,
             flushes_per_second: 0.0,
+            limit_waits_per_second: 250.0,
             errors,
             commands_in_flight: 0,
         }
@@ -94,8 +95,8 @@ mod tests {
         assert_eq!(
             lines(&rates, Some(&told), "10:00:00"),
             "10:00:00, 1.0 s\n  \
-               volume  reads/s        read     mean     99 %  writes/s  written  mean  99 %  flushes/s  at work\n  \
-               vm?      12 345  48.2 MiB/s  85.5 us  <128 us         -        -                      -        0\n  \
+               volume  reads/s        read     mean     99 %  writes/s  written  mean  99 %  flushes/s  limited/s  at work\n  \
+               vm?      12 345  48.2 MiB/s  85.5 us  <128 us         -        -                      -        250        0\n  \
                1 volume idle\n  \
                2 commands failed on vm?\n  \
                processor time of the shards: 12 %, 12 %\n  \

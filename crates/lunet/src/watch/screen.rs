@@ -23,8 +23,8 @@ const TROUBLE: usize = 4;
 /// Data and operations before latencies, reads and writes alike.
 const VOLUMES: Columns<'_> = Columns {
     heads: &words::VOLUME,
-    least: &[0, 8, 10, 7, 7, 8, 10, 7, 7, 9, 7],
-    order: &[2, 6, 1, 5, 10, 3, 7, 4, 8, 9],
+    least: &[0, 8, 10, 7, 7, 8, 10, 7, 7, 9, 9, 7],
+    order: &[2, 6, 1, 5, 11, 3, 7, 4, 8, 9, 10],
 };
 
 const SESSIONS: Columns<'_> = Columns {
@@ -271,7 +271,7 @@ mod tests {
         };
         assert!(at("busy") < at("quiet"));
         let busy = lines[at("busy")].split_whitespace().collect::<Vec<_>>().join(" ");
-        assert_eq!(busy, "busy 200 200 MiB/s 100 us <128 us - - - 5");
+        assert_eq!(busy, "busy 200 200 MiB/s 100 us <128 us - - - - 5");
         assert!(lines[at("iqn.2026-11.local.client")].contains("10.0.0.1:5000"), "{lines:#?}");
         assert!(lines[6].starts_with("Bound by the storage: "), "{lines:#?}");
         // 200 ms of processor time in a second.

@@ -8,7 +8,7 @@ use crate::tables::layout::harmless;
 use crate::units;
 
 /// The heads of a volume's cells.
-pub(super) const VOLUME: [&str; 11] = [
+pub(super) const VOLUME: [&str; 12] = [
     "volume",
     "reads/s",
     "read",
@@ -19,6 +19,7 @@ pub(super) const VOLUME: [&str; 11] = [
     "mean",
     "99 %",
     "flushes/s",
+    "limited/s",
     "at work",
 ];
 
@@ -36,6 +37,7 @@ pub(super) fn volume(volume: &VolumeRates) -> Vec<String> {
     cells.extend(operations(&volume.read));
     cells.extend(operations(&volume.write));
     cells.push(number(volume.flushes_per_second));
+    cells.push(number(volume.limit_waits_per_second));
     cells.push(volume.commands_in_flight.to_string());
     cells
 }

@@ -204,7 +204,7 @@ impl<F: Front> Shard<F> {
     pub fn patience(&self) -> Option<Duration> {
         // The start of this iteration is close enough, and costs no look at the clock.
         let now = self.front.exec.storage.now;
-        if self.front.exec.feeds() {
+        if self.front.exec.feeds() || self.front.exec.line_is_due() {
             return Some(Duration::ZERO);
         }
         let looks = [self.front.exec.next_look(), self.front.exec.next_watch()];

@@ -7,6 +7,7 @@ use lunet_ring::{Buf, Payload};
 
 use super::intake::{Intake, Piece, solicit};
 use super::{Client, Failure, Progress};
+use crate::limit::Cost;
 use crate::operation::{CHUNK, Requests};
 use crate::storage::Storage;
 
@@ -26,6 +27,8 @@ pub struct Compare {
     pub(super) data: Data,
     /// Bytes to compare altogether.
     total: u64,
+    /// A piece that is to be written first, while a limit is reached.
+    held: Option<Piece>,
 }
 
 /// What [`Compare`] compares with.
@@ -43,12 +46,26 @@ impl Compare {
     /// and, if `compares`, compared.
     pub fn new(range: ByteRange, intake: Intake, write_first: bool, compares: bool) -> Self {
         let (base, total) = (range.offset, range.len);
-        Self { base, intake, compared: 0, write_first, compares, data: Data::None, total }
+        Self {
+            base,
+            intake,
+            compared: 0,
+            write_first,
+            compares,
+            data: Data::None,
+            total,
+            held: None,
+        }
     }
 
     /// Every block of a range against one.
     pub fn with_pattern(range: ByteRange, block: Buf) -> Self {
         Self { data: Data::Pattern(block), ..Self::new(range, Intake::nothing(), false, true) }
+    }
+
+    /// Gives back the memory that no request has.
+    pub(super) fn drop_buffers(&mut self) {
+        (self.data, self.held) = (Data::None, None);
     }
 
     /// Asks for the next piece, or reads back what has come.
@@ -58,7 +75,10 @@ impl Compare {
         storage: &mut Storage<F>,
         client: &mut impl Client,
     ) -> Progress {
-        if !requests.is_idle() {
+        if let Some(piece) = self.held.take() {
+            self.piece(requests, storage, piece);
+        }
+        if !requests.is_idle() || self.held.is_some() && !requests.is_failed() {
             return Progress::Waits;
         }
         if requests.is_failed() || self.compared == self.total {
@@ -66,7 +86,7 @@ impl Compare {
         }
         let left = match &self.data {
             Data::None => {
-                let limits = (1, CHUNK / 16, Some(requests.volume));
+                let limits = (1, CHUNK / 16, Some(requests.volume), false);
                 solicit(&mut self.intake, requests, storage, client, limits);
                 return Progress::Waits;
             }
@@ -76,12 +96,16 @@ impl Compare {
         // A comparison holds the client's data while it asks for a buffer to read back into. If many did so when
         // memory is short, all would wait for each other: so there is one spare buffer.
         let len = left.min(CHUNK as u64) as usize;
+        if !storage.lets(requests, requests.volume, Cost::of(len as u64)) {
+            return Progress::Waits;
+        }
         let taken = storage.take_buffer(client.budget(), requests.volume, len);
         let Some(buf) = taken.or_else(|| storage.take_spare(requests, len)) else {
             return storage.starve(requests);
         };
         let range = ByteRange::new(self.base + self.compared, buf.len() as u64);
         storage.submit(requests, Op::Read, range, Some(Payload::Buf(buf)));
+        requests.spend_all();
         Progress::Waits
     }
 
@@ -96,6 +120,14 @@ impl Compare {
             self.data = Data::Piece(piece);
             return;
         }
+        if requests.is_failed() {
+            return;
+        }
+        if !storage.lets(requests, requests.volume, Cost::of(piece.len as u64)) {
+            self.held = Some(piece);
+            return;
+        }
+        requests.spend_all();
         let range = ByteRange::new(self.base + piece.offset, piece.len as u64);
         // Stable first: what is read back should be what the medium took.
         storage.submit(requests, Op::Write { fua: true }, range, Some(Payload::Buf(piece.buf)));

@@ -7,6 +7,7 @@ use lunet_block::{ByteRange, Completion, Error, Op, Support};
 use lunet_ring::{Buf, Payload};
 
 use super::{Failure, Progress};
+use crate::limit::Cost;
 use crate::memory::Budget;
 use crate::open::VolumeId;
 use crate::operation::{CHUNK, DEPTH, Face, Parties, Requests};
@@ -36,6 +37,8 @@ pub struct Copy {
     ahead: ArrayVec<(u64, u64), DEPTH>,
     /// The outcome of the stride that another thread copies.
     away: Option<Receiver<Result<Stride, Error>>>,
+    /// Reading the next part is paid for, where the volume that is read has a limit.
+    paid: bool,
 }
 
 /// How data is moved.
@@ -66,7 +69,7 @@ impl Copy {
         };
         let parties = Parties { source: source.unwrap_or(destination), destination };
         let (asked, through, written, ahead) = (0, 0, 0, ArrayVec::new());
-        Self { parties, from, to, how, asked, through, written, ahead, away: None }
+        Self { parties, from, to, how, asked, through, written, ahead, away: None, paid: false }
     }
 
     /// Bytes at the end of the range that are not written. `None` if nothing is written, or if it is written from the
@@ -113,6 +116,12 @@ impl Copy {
             }
             let on = match self.how {
                 How::Storage if self.asked >= self.through => {
+                    let len = (self.to.len - self.asked).min(STRIDE);
+                    if !self.lets(requests, storage, Cost::of_request(Op::Unmap, len)) {
+                        return Progress::Waits;
+                    }
+                    requests.spend_all();
+                    storage.unreserve(requests);
                     self.send_away(requests, storage);
                     true
                 }
@@ -125,6 +134,22 @@ impl Copy {
                 return Progress::Waits;
             }
         }
+    }
+
+    /// True if limits allow that the next part is copied, which costs so much on each of the volumes.
+    fn lets<F>(&mut self, requests: &mut Requests, storage: &mut Storage<F>, cost: Cost) -> bool {
+        let Parties { source, destination } = self.parties;
+        if !self.paid && source != destination {
+            if !storage.lets(requests, source, cost) {
+                return false;
+            }
+            requests.spend_all();
+            storage.unreserve(requests);
+            self.paid = true;
+        }
+        let lets = storage.lets(requests, destination, cost);
+        self.paid &= !lets;
+        lets
     }
 
     /// Has the storage copy the next stride on another thread. If too much work waits there, or a range lock is in the
@@ -208,11 +233,15 @@ impl Copy {
     ) -> bool {
         let end = if self.how == How::Storage { self.through } else { self.to.len };
         let (source, left) = (self.parties.source, end - self.asked);
+        if !self.lets(requests, storage, Cost::of(left.min(CHUNK as u64))) {
+            return false;
+        }
         let taken = Self::take_buffer(requests, storage, (budget, source), left);
         let Some(buf) = taken else { return false };
         let len = buf.len() as u64;
         let range = ByteRange::new(self.from.offset + self.ask(len), len);
         storage.submit_to(source, requests, Op::Read, range, Some(Payload::Buf(buf)));
+        requests.spend_all();
         true
     }
 
@@ -225,6 +254,13 @@ impl Copy {
     ) -> bool {
         let (destination, left) = (self.parties.destination, self.to.len - self.asked);
         let native = storage.volumes[destination].core.caps.write_zeroes == Support::Native;
+        let cost = match native {
+            true => Cost::of_request(Op::WriteZeroes { may_unmap: true }, left.min(STRIDE)),
+            false => Cost::of(left.min(CHUNK as u64)),
+        };
+        if !storage.lets(requests, destination, cost) {
+            return false;
+        }
         let (op, len, buf) = if native {
             (Op::WriteZeroes { may_unmap: true }, left.min(STRIDE), None)
         } else {
@@ -235,6 +271,7 @@ impl Copy {
         };
         let range = ByteRange::new(self.to.offset + self.ask(len), len);
         storage.submit_to(destination, requests, op, range, buf);
+        requests.spend_all();
         true
     }
 

@@ -10,6 +10,7 @@ use lunet_ring::{Buf, Payload};
 
 use super::intake::{Intake, Piece};
 use super::{Client, Failure, Progress};
+use crate::limit::Cost;
 use crate::memory::Budget;
 use crate::open::VolumeId;
 use crate::operation::{CHUNK, Requests};
@@ -122,6 +123,13 @@ impl Exclusive {
                     return Progress::Waits;
                 }
                 Step::Collect => {
+                    // Read, and then written. It pays before it keeps others out.
+                    let cost = Cost::of(2 * self.range.len);
+                    if !storage.lets(requests, requests.volume, cost) {
+                        return Progress::Waits;
+                    }
+                    requests.spend_all();
+                    storage.unreserve(requests);
                     self.step = Step::Queue;
                     if !storage.claim(requests, self.range) {
                         requests.fail(Failure::Crowded);

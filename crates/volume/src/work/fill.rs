@@ -4,6 +4,7 @@ use lunet_block::{ByteRange, Completion, Op, Support};
 use lunet_ring::{Buf, Payload};
 
 use super::{Failure, Progress, Work};
+use crate::limit::Cost;
 use crate::memory::Budget;
 use crate::open::VolumeId;
 use crate::operation::{CHUNK, Requests};
@@ -83,6 +84,11 @@ impl Fill {
         }
         if let Some(pattern) = self.pattern.take() {
             let len = (pattern.len() as u64).min(self.range.len - self.written);
+            if !storage.lets(requests, requests.volume, Cost::of(len)) {
+                self.pattern = Some(pattern);
+                return Progress::Waits;
+            }
+            requests.spend_all();
             let range = ByteRange::new(self.range.offset + self.written, len);
             let op = Op::Write { fua: false };
             storage.submit(requests, op, range, Some(Payload::Buf(pattern)));
@@ -134,6 +140,11 @@ impl Plain {
                 return Progress::Waits;
             }
             let range = self.ranges[self.next];
+            let (slot, cost) = (requests.writes_on(), Cost::of_request(self.op, range.len));
+            if cost.operations > 0 && !storage.lets(requests, slot, cost) {
+                return Progress::Waits;
+            }
+            requests.spend_all();
             self.next += 1;
             storage.submit_to(requests.writes_on(), requests, self.op, range, None);
         }

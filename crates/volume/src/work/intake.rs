@@ -5,7 +5,8 @@
 
 use lunet_ring::{Arena, Buf, Reserve};
 
-use super::{Client, Progress};
+use super::{AT_ONCE, Client, Progress};
+use crate::limit::Cost;
 use crate::memory::take;
 use crate::open::VolumeId;
 use crate::operation::{CHUNK, DEPTH, Requests};
@@ -92,7 +93,7 @@ impl Intake {
         client: &mut impl Client,
     ) -> Progress {
         // It does not go to the storage.
-        let limits = (1, self.total as usize, None);
+        let limits = (1, self.total as usize, None, false);
         solicit(self, requests, storage, client, limits);
         Progress::finished_if(requests.is_idle() && requests.is_failed())
     }
@@ -114,24 +115,34 @@ impl Intake {
 }
 
 /// Asks the client for pieces, at most `most` at a time, of `least` bytes at least, and as the memory of the volume and
-/// the client allows.
+/// the client allows. What is asked for is paid for where there is a limit, if it `pays`.
 pub(crate) fn solicit<F>(
     intake: &mut Intake,
     requests: &mut Requests,
     storage: &mut Storage<F>,
     client: &mut impl Client,
-    (most, least, volume): (u32, usize, Option<VolumeId>),
+    (most, least, volume, pays): (u32, usize, Option<VolumeId>, bool),
 ) {
     while !requests.is_failed()
         && !intake.all_requested()
         && requests.soliciting < most
         && requests.soliciting as usize + requests.in_flight() < DEPTH
     {
+        if pays {
+            let cost = Cost::of((intake.total - intake.next).min(AT_ONCE));
+            if !storage.lets(requests, requests.volume, cost) {
+                return;
+            }
+            // Nobody waits for what the client has not sent.
+            storage.unreserve(requests);
+        }
+        let before = intake.next;
         let mut limit = storage.room_for(client, volume, least);
         let allowance = storage.allowance(client.budget().account);
         while let Some(size) = limit {
             if intake.ask(client, (storage.ring.arena(), allowance), size) {
                 requests.soliciting += 1;
+                requests.spend(intake.next - before);
                 break;
             }
             // There may be enough, but in pieces.

@@ -15,7 +15,7 @@ mod write;
 use lunet_block::{ByteRange, Error, Op};
 use lunet_ring::{Buf, Payload};
 
-pub use self::compare::{Compare, Data};
+pub use self::compare::Compare;
 pub use self::copy::Copy;
 pub use self::exclusive::{Exclusive, Merge};
 pub use self::fill::{Fill, Plain};
@@ -25,8 +25,11 @@ pub use self::read::Read;
 pub use self::write::Write;
 use crate::memory::Budget;
 use crate::open::VolumeId;
-use crate::operation::OperationId;
+use crate::operation::{CHUNK, DEPTH, OperationId};
 use crate::stage::Timed;
+
+/// How many bytes an operation pays for at once where there is a limit: what it may have at the storage.
+const AT_ONCE: u64 = (DEPTH * CHUNK) as u64;
 
 /// Where data goes that was read.
 pub trait Sink {
@@ -139,7 +142,7 @@ impl Work {
     pub(crate) fn drop_buffers(&mut self) {
         match self {
             Self::Read(read) => read.drop_buffers(),
-            Self::Compare(compare) => compare.data = Data::None,
+            Self::Compare(compare) => compare.drop_buffers(),
             Self::Fill(fill) => fill.pattern = None,
             Self::Exclusive(exclusive) => exclusive.drop_buffers(),
             Self::Overwrite(overwrite) => overwrite.drop_buffers(),

@@ -3,7 +3,8 @@
 use lunet_block::{ByteRange, Completion, Error, Op};
 use lunet_ring::Payload;
 
-use super::{Client, Failure, Progress};
+use super::{AT_ONCE, Client, Failure, Progress};
+use crate::limit::Cost;
 use crate::operation::{CHUNK, DEPTH, Requests};
 use crate::storage::Storage;
 
@@ -93,6 +94,11 @@ impl Read {
             }
             match self.next_chunk(requests, storage, client) {
                 Next::Ask(mut range, mapped) => {
+                    let left = self.range.len - self.requested;
+                    let cost = Cost::of(left.min(AT_ONCE).max(range.len));
+                    if !storage.lets(requests, requests.volume, cost) {
+                        return Progress::Waits;
+                    }
                     let mut buf = None;
                     if !mapped {
                         let (slot, len) = (requests.volume, range.len as usize);
@@ -105,6 +111,7 @@ impl Read {
                     self.requested += range.len;
                     let op = if mapped { Op::ReadMapped } else { Op::Read };
                     storage.submit(requests, op, range, buf);
+                    requests.spend(range.len);
                 }
                 Next::Backlog => return Progress::Waits,
                 Next::Wait => break,

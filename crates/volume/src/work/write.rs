@@ -4,7 +4,8 @@ use lunet_block::{ByteRange, Completion, Op};
 use lunet_ring::Payload;
 
 use super::intake::{Intake, Piece, solicit};
-use super::{Client, Failure, Progress};
+use super::{AT_ONCE, Client, Failure, Progress};
+use crate::limit::Cost;
 use crate::operation::{CHUNK, Requests};
 use crate::storage::Storage;
 
@@ -21,7 +22,8 @@ pub struct Write {
     written: u64,
     /// Each request is stable when it completes.
     fua: bool,
-    /// A piece that has come unasked, while the volume has as much memory at its storage as it may have.
+    /// A piece that has come unasked, while the volume has as much memory at its storage as it may have, or a limit is
+    /// reached.
     held: Option<Piece>,
 }
 
@@ -41,8 +43,10 @@ impl Write {
         if let Some(piece) = self.held.take() {
             self.unasked(requests, storage, piece);
         }
-        let limits = (SOLICITED, CHUNK / 16, Some(requests.volume));
-        solicit(&mut self.intake, requests, storage, client, limits);
+        if self.held.is_none() {
+            let limits = (SOLICITED, CHUNK / 16, Some(requests.volume), true);
+            solicit(&mut self.intake, requests, storage, client, limits);
+        }
         let over = requests.is_failed() || self.written == self.intake.total;
         Progress::finished_if(requests.is_idle() && over)
     }
@@ -59,7 +63,7 @@ impl Write {
             return;
         }
         if !storage.is_full(requests.volume) {
-            return self.piece(requests, storage, piece);
+            return self.first(requests, storage, piece);
         }
         if storage.hangs(requests.volume) {
             requests.fail(Failure::Crowded);
@@ -67,6 +71,23 @@ impl Write {
         }
         self.held = Some(piece);
         storage.starve(requests);
+    }
+
+    /// A piece of whole blocks has come with the command, and there is room for it at the storage. It waits while a limit
+    /// is reached.
+    pub(crate) fn first<F>(
+        &mut self,
+        requests: &mut Requests,
+        storage: &mut Storage<F>,
+        piece: Piece,
+    ) {
+        let len = piece.len as u64;
+        if !storage.lets(requests, requests.volume, Cost::of(self.intake.total.min(AT_ONCE))) {
+            self.held = Some(piece);
+            return;
+        }
+        requests.spend(len);
+        self.piece(requests, storage, piece);
     }
 
     /// A piece of whole blocks has come.

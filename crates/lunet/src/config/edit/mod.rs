@@ -196,16 +196,32 @@ impl Editor {
     /// # Errors
     /// There is no such volume.
     pub fn set_size(&mut self, name: &str, bytes: u64) -> Result<(), EditError> {
+        self.set_key(name, "size", Some(size(bytes)))
+    }
+
+    /// Gives a key of the volume `name` a value, or takes it away.
+    ///
+    /// # Errors
+    /// There is no such volume.
+    pub fn set_key(
+        &mut self,
+        name: &str,
+        key: &str,
+        value: Option<Value>,
+    ) -> Result<(), EditError> {
         let volumes = self.document.get_mut("volumes").and_then(Item::as_table_like_mut);
         let volume = volumes.and_then(|volumes| volumes.get_mut(name));
         let volume = volume.and_then(Item::as_table_like_mut).ok_or_else(|| no_volume(name))?;
-        let mut fresh = size(bytes);
-        if let Some(Item::Value(old)) = volume.get_mut("size") {
+        let Some(mut fresh) = value else {
+            volume.remove(key);
+            return Ok(());
+        };
+        if let Some(Item::Value(old)) = volume.get_mut(key) {
             // The spaces and the comment around it.
             *fresh.decor_mut() = old.decor().clone();
             *old = fresh;
         } else {
-            volume.insert("size", Item::Value(fresh));
+            volume.insert(key, Item::Value(fresh));
         }
         Ok(())
     }

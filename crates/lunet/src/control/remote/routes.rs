@@ -211,6 +211,9 @@ fn of_volume(change: &Change) -> Result<Asked, Error> {
         Change::ResizeVolume { name, size } => {
             Asked::new("PATCH", &["volumes", name])?.with(&Body::Resize { size: *size })
         }
+        Change::LimitVolume { name, limits } => {
+            Asked::new("PATCH", &["volumes", name, "limits"])?.with(limits)
+        }
         Change::ReopenVolume { name } => post(&["volumes", name, "reopen"]),
         Change::RecreateVolume { name } => post(&["volumes", name, "recreate"]),
         Change::AdoptVolume { name } => post(&["volumes", name, "adopt"]),
@@ -274,7 +277,7 @@ fn of_access(change: &Change) -> Result<Asked, Error> {
 
 #[cfg(test)]
 mod tests {
-    use lunet_api::{Backend, NewVolume};
+    use lunet_api::{Backend, NewVolume, VolumeLimits};
 
     use super::*;
 
@@ -288,7 +291,7 @@ mod tests {
         const fn known(change: &Change) {
             match change {
                 Change::Apply { .. } | Change::EndSessions { .. } | Change::CreateVolume(_)
-                | Change::ResizeVolume { .. } | Change::ReopenVolume { .. } | Change::RecreateVolume { .. }
+                | Change::ResizeVolume { .. } | Change::LimitVolume { .. } | Change::ReopenVolume { .. } | Change::RecreateVolume { .. }
                 | Change::AdoptVolume { .. } | Change::DeleteVolume { .. } | Change::CreateSnapshot { .. }
                 | Change::DeleteSnapshot { .. } | Change::CloneVolume { .. } | Change::Rollback { .. }
                 | Change::CreateTarget { .. } | Change::DeleteTarget { .. } | Change::AllowInitiators { .. }
@@ -308,6 +311,7 @@ mod tests {
             Change::EndSessions { session: None, initiator: Some(text("iqn.a:1")) },
             Change::CreateVolume(NewVolume { name: name.clone(), backend: Backend::Memory, ..NewVolume::default() }),
             Change::ResizeVolume { name: name.clone(), size: None },
+            Change::LimitVolume { name: name.clone(), limits: VolumeLimits { iops: Some(5), ..VolumeLimits::default() } },
             Change::ReopenVolume { name: name.clone() },
             Change::RecreateVolume { name: name.clone() },
             Change::AdoptVolume { name: name.clone() },
