@@ -1,6 +1,7 @@
 //! A shard serves queues over RDMA, with a device in memory and a host of raw capsules.
 
 mod capsules;
+mod group;
 
 use std::net::SocketAddr;
 use std::sync::Arc;
