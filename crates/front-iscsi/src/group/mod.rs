@@ -365,6 +365,8 @@ pub struct Group {
     pub held: Vec<VolumeId>,
     /// Volumes that the record has the mark of SANITIZE or FORMAT UNIT for.
     pub marked: Arc<[VolumeId]>,
+    /// Volumes of which the owner of this epoch has said to this shard that they are not ready.
+    pub not_ready: Vec<VolumeId>,
 }
 
 impl Group {
@@ -376,8 +378,22 @@ impl Group {
         news: RelayNews,
     ) -> Self {
         let (ports, known, drains, held) = (Arc::default(), Vec::new(), Vec::new(), Vec::new());
-        let (takes, relays, marked) = (None, None, Arc::default());
-        Self { id, targets, gate, ports, known, drains, takes, relays, ways, news, held, marked }
+        let (takes, relays, marked, not_ready) = (None, None, Arc::default(), Vec::new());
+        Self {
+            id,
+            targets,
+            gate,
+            ports,
+            known,
+            drains,
+            takes,
+            relays,
+            ways,
+            news,
+            held,
+            marked,
+            not_ready,
+        }
     }
 
     /// Its volumes by their slots: those of this world, and those that were removed since.

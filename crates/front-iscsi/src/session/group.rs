@@ -117,6 +117,9 @@ fn begin(shard: &mut Shard, group: Group, id: GroupId) {
 fn set_gate(shard: &mut Shard, group: GroupId, gate: Gate) {
     let Some(known) = shard.front.groups.get_mut(group) else { return };
     let goes_on = gate.is_through() && known.gate.epoch() == gate.epoch();
+    if known.gate.epoch() != gate.epoch() {
+        known.not_ready.clear();
+    }
     known.gate = gate;
     if gate.is_open() {
         known.give_up_drains();
