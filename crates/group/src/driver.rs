@@ -453,7 +453,7 @@ impl Driver {
             Action::Attention(attention) => serving.attention(attention),
             Action::Preempted(lost) => serving.preempted(&lost),
             Action::Reach(epoch, owner) => serving.reach(epoch, owner),
-            Action::Access(epoch, access) => serving.access(epoch, &access),
+            Action::Access(epoch, ports, access) => serving.access(epoch, &ports, &access),
             Action::Drain(op) => serving.drain(Drained { op, sender: self.sender.clone() }),
             Action::Execute(request, body) => serving.execute(request, body),
             Action::Apply(request) => serving.apply(request),
