@@ -14,8 +14,8 @@ use rustix::process::Signal;
 
 use crate::shared::{part, two};
 use crate::world::{
-    BLOCK, GOOD, Group, PATIENCE, ask, becomes, have, identity, insist, lba, log_in, pattern, says,
-    signal, told, undisturbed, until, write_all,
+    BLOCK, GOOD, Group, PATIENCE, RTPG, ask, becomes, have, identity, insist, lba, log_in, pattern,
+    says, signal, told, undisturbed, until, write_all,
 };
 
 /// REPORT LUNS.
@@ -154,6 +154,48 @@ fn another_image_by_the_same_name_is_not_served() -> Result<()> {
     ceph.rbd(&["rename", "swapped", "swapped-after"])?;
     ceph.rbd(&["rename", "swapped-before", "swapped"])?;
     becomes(&other, "standby")
+}
+
+/// The target port groups that a session hears of.
+fn port_groups(session: &mut Session) -> Result<Vec<u8>> {
+    let data = ask(session, &RTPG, 255, &[])?.data;
+    let mut rest = data.get(4..).context("a list")?;
+    let mut groups = Vec::new();
+    while let [_, _, _, group, _, _, _, ports, ..] = *rest {
+        groups.push(group);
+        rest = rest.get(8 + 4 * usize::from(ports)..).context("its ports")?;
+    }
+    Ok(groups)
+}
+
+#[test]
+fn a_group_gets_more_gateways_while_it_serves() -> Result<()> {
+    let _cluster = undisturbed();
+    let Some((group, one, other)) = crate::world::two("more")? else { return Ok(()) };
+    let mut session = log_in(&one, "iqn.x:a")?;
+    write_all(&mut session, 1)?;
+    let known = identity(&mut session)?;
+    ensure!(port_groups(&mut session)? == [1, 2, 3], "the record was made for three");
+    // One that the record does not have waits for it.
+    let fifth = group.serve(5)?;
+    says(&fifth, "it has no gateway 5")?;
+    let refusal = other.refuses(&["group", "grow", "vms", "--gateways", "5"])?;
+    ensure!(refusal.contains("gateway 1 owns group vms"), "{refusal}");
+    let refusal = one.refuses(&["group", "grow", "vms", "--gateways", "3"])?;
+    ensure!(refusal.contains("has so many gateways already"), "{refusal}");
+    let done = one.tell(&["group", "grow", "vms", "--gateways", "5"])?;
+    ensure!(done.contains("5 gateways"), "{done}");
+    becomes(&fifth, "standby")?;
+    for server in [&one, &other, &fifth] {
+        let mut fresh = log_in(server, "iqn.x:b")?;
+        until("all ports", || Ok(port_groups(&mut fresh)? == [1, 2, 3, 4, 5]))?;
+    }
+    // What was there has stayed what it was, over a session that has stayed too.
+    have(&mut session, 1)?;
+    ensure!(identity(&mut session)? == known, "volume a is another one");
+    one.tell(&["group", "move", "vms", "5"])?;
+    becomes(&fifth, "owner")?;
+    have(&mut log_in(&fifth, "iqn.x:a")?, 1)
 }
 
 #[test]

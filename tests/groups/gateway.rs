@@ -10,8 +10,8 @@ use std::sync::mpsc::{Receiver, Sender, channel};
 use std::thread;
 
 use lunet_gateway::{
-    Access, Action, Answer, Attention, Epoch, Gate, GatewayId, Notice, Order, Portals, Record,
-    Refusal, Registered, Request,
+    Access, Action, Answer, Attention, Epoch, Gate, GatewayId, Notice, Order, Port, Portals,
+    Record, Refusal, Registered, Request,
 };
 use lunet_group::{Agrees, Config, Drained, Error, Group, Handle, Said, Serving, Storage};
 use lunet_rbd::{Ended, ImageName, Lane, Place};
@@ -94,7 +94,7 @@ impl Serving for Fake {
 
     fn preempted(&mut self, _lost: &[([u8; 16], Registered)]) {}
 
-    fn access(&mut self, epoch: Epoch, access: &Access) {
+    fn access(&mut self, epoch: Epoch, _ports: &[Port], access: &Access) {
         say(&format!("access {} {access:?}", epoch.0));
     }
 

@@ -42,6 +42,13 @@ pub enum Request {
         /// Its name.
         group: String,
     },
+    /// Have a failover group have gateways up to this number: [`Done`]. Its owner does that.
+    GrowGroup {
+        /// Its name.
+        group: String,
+        /// The largest number of a gateway.
+        gateways: u16,
+    },
     /// What the gateways of a failover group share of their configuration: [`GroupConfig`].
     GroupConfig {
         /// Its name.

@@ -11,6 +11,9 @@ mod engine;
 mod entrance;
 mod group;
 mod keeper;
+#[cfg(test)]
+#[path = "../tests/it/support/gateway.rs"]
+mod machine;
 mod marks;
 mod message;
 pub mod names;

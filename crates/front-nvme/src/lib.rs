@@ -10,8 +10,13 @@ mod connection;
 mod engine;
 mod generated;
 mod group;
+#[cfg(test)]
+#[path = "../../front-iscsi/tests/it/support/gateway.rs"]
+mod machine;
 mod message;
 mod notices;
+#[cfg(test)]
+mod order_tests;
 #[cfg(test)]
 mod rdma_tests;
 mod registry;

@@ -23,6 +23,9 @@ pub enum Message {
     EndQueue {
         /// The queue's connection.
         connection: u64,
+        /// The admin queue was aborted, and so is this one: its shard may hear of that sooner than of the order that it was
+        /// aborted by.
+        aborted: bool,
     },
     /// The controller of this admin queue may have lost its last I/O queue.
     QueuesGone {

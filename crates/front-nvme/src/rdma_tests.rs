@@ -1,6 +1,7 @@
 //! A shard serves queues over RDMA, with a device in memory and a host of raw capsules.
 
 mod capsules;
+mod group;
 
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -33,7 +34,7 @@ use crate::session::Shard;
 pub(crate) const SUBSYSTEM: &str = "nqn.2026-11.org.lunet:test";
 
 /// CC: enabled, with entries of 64 and 16 bytes.
-const ENABLED: u64 = 0x46_0001;
+pub(crate) const ENABLED: u64 = 0x46_0001;
 
 pub(crate) struct Shown;
 
@@ -264,7 +265,7 @@ fn asked(qid: u16, sqsize: u16) -> ConnectRequest {
     ConnectRequest { qid, receives: sqsize + 1, sqsize, cntlid: 0 }
 }
 
-fn of_queue(qid: u16, sqsize: u16, cntlid: u16) -> Connect {
+pub(crate) fn of_queue(qid: u16, sqsize: u16, cntlid: u16) -> Connect {
     Connect {
         qid,
         sqsize,

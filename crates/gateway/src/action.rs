@@ -5,7 +5,7 @@ use alloc::string::String;
 use alloc::vec::Vec;
 use core::time::Duration;
 
-use crate::{Access, Contents, Epoch, Gate, GatewayId, Portals, Record, Registered, Volume};
+use crate::{Access, Contents, Epoch, Gate, GatewayId, Port, Portals, Record, Registered, Volume};
 
 /// How long a blocklist entry lasts. The cluster's default of an hour is too short: a gateway that was stopped for
 /// longer, as a suspended virtual machine is, would write over what its successor has written.
@@ -117,6 +117,9 @@ pub enum Order {
     MoveTo(GatewayId),
     /// This gateway is to take the group, whatever its owner does.
     TakeOver,
+    /// The group is to have the gateways 1 to this number, each with a target port of its number, besides those that it has,
+    /// whose ports stay what they are. Only an owner does that, by a move to itself.
+    Gateways(u16),
 }
 
 /// Why an order is not carried out.
@@ -136,6 +139,14 @@ pub enum Refusal {
         "that gateway does not answer: is it running, and does `lunet group list` there say that it is a standby?"
     )]
     Absent,
+    /// It does not own the group.
+    #[error("the gateway does not own the group: its owner does that")]
+    NotOwner,
+    /// It has as many gateways, or cannot have so many.
+    #[error(
+        "the group has so many gateways already, or one of its ports has the number of another gateway"
+    )]
+    NoMore,
     /// Commands under way did not end in time: the gateway goes on as the owner.
     #[error("commands under way did not end in time; the gateway goes on as the owner")]
     NotDrained,
@@ -301,8 +312,8 @@ pub enum Action {
     /// The owner of this epoch is another gateway, or nobody. Commands that the gate lets [through](crate::Admission::Forward)
     /// go to these portals from here on; what was passed on in an earlier epoch and is not answered is answered no more.
     Reach(Epoch, Portals),
-    /// Report these access states from here on.
-    Access(Epoch, Access),
+    /// Report these target ports of all gateways, and these access states of their groups, from here on.
+    Access(Epoch, Vec<Port>, Access),
     /// Wait until no command of the group is under way.
     Drain(OpId),
     /// Flush each image.

@@ -191,6 +191,7 @@ impl Gateway {
             Input::WatchFailed(_) | Input::IoFailed(..) => {}
             Input::Order(Order::TakeOver) => self.take_over(),
             Input::Order(Order::MoveTo(to)) => self.order_move(to),
+            Input::Order(Order::Gateways(count)) => self.order_gateways(count),
             Input::Reserve(id, body) => self.reserve(id, body),
             Input::Report(id) => self.report(id),
             Input::Executed(request, contents, answer) => self.executed(request, *contents, answer),
@@ -385,7 +386,7 @@ impl Gateway {
             let to = record.owner.as_ref().map(|owner| owner.portals);
             self.act(Action::Reach(epoch, to.unwrap_or_default()));
             self.set_gate(self.standby_gate());
-            self.act(Action::Access(epoch, Access::of(&record)));
+            self.act(Action::Access(epoch, record.ports.clone(), Access::of(&record)));
             if !first {
                 self.act(Action::Attention(Attention::AccessChanged));
             }

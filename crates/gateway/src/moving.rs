@@ -1,7 +1,7 @@
 //! A planned move, seen from the owner that gives the group away: the steps as types, as in a takeover.
 //!
-//! A group gets other volumes by a move of its owner to itself: nobody has a lock when the record changes, and everybody opens
-//! what it names before the next epoch.
+//! A group gets other volumes, and more gateways, by a move of its owner to itself: nobody has a lock when the record changes, and
+//! everybody opens what it names before the next epoch, and reports its ports by that.
 
 use alloc::boxed::Box;
 use alloc::vec::Vec;
@@ -34,18 +34,51 @@ pub(crate) struct Watchers {
     heard: Duration,
     /// Where the group is to go then.
     to: Option<GatewayId>,
-    /// Or what volumes it is to have.
-    volumes: Option<Vec<Volume>>,
-    /// Not before that.
+    /// Or what it is to have.
+    wanted: Wanted,
+    /// Other volumes could not be had, and are not before that.
     volumes_at: Duration,
+}
+
+impl Watchers {
+    /// When the group may get what it is to have.
+    fn wanted_at(&self) -> Duration {
+        let volumes = self.wanted.volumes.as_ref().map(|_| self.volumes_at);
+        self.heard.max(volumes.unwrap_or_default())
+    }
+}
+
+/// What a group is to have that it has not.
+#[derive(Debug, Default)]
+pub(crate) struct Wanted {
+    /// These volumes.
+    volumes: Option<Vec<Volume>>,
+    /// Gateways up to this number.
+    gateways: Option<u16>,
+}
+
+impl Wanted {
+    const fn is_something(&self) -> bool {
+        self.volumes.is_some() || self.gateways.is_some()
+    }
+
+    /// Has a record have it.
+    fn put_into(&self, record: &mut Record) {
+        if let Some(volumes) = &self.volumes {
+            record.contents = record.contents.with(volumes);
+        }
+        if let Some(count) = self.gateways {
+            record.grow(count);
+        }
+    }
 }
 
 /// A move under way.
 #[derive(Debug)]
 pub(crate) struct Moving {
     pub to: GatewayId,
-    /// Which volumes the group is to have from then on; `None`: those that it has.
-    volumes: Option<Vec<Volume>>,
+    /// What the group is to have from then on.
+    wanted: Wanted,
     pub limit: Duration,
     pub step: Step,
 }
@@ -75,11 +108,9 @@ struct Released(());
 
 impl Released {
     /// The record without an owner.
-    fn vacate(self, record: &Record, heir: GatewayId, volumes: Option<&[Volume]>) -> Box<Record> {
+    fn vacate(self, record: &Record, heir: GatewayId, wanted: &Wanted) -> Box<Record> {
         let mut record = record.clone();
-        if let Some(volumes) = volumes {
-            record.contents = record.contents.with(volumes);
-        }
+        wanted.put_into(&mut record);
         record.epoch = record.epoch.next();
         record.revision += 1;
         (record.owner, record.heir) = (None, Some(heir));
@@ -127,7 +158,7 @@ impl Gateway {
             return self.act(Action::Refuse(Order::MoveTo(to), Refusal::Absent));
         }
         match change {
-            None if self.now >= self.watchers.heard => self.drain(to, None),
+            None if self.now >= self.watchers.heard => self.drain(to, Wanted::default()),
             // Behind the change that is under way, or when no dead watcher holds it up.
             _ => self.watchers.to = Some(to),
         }
@@ -136,7 +167,8 @@ impl Gateway {
     /// A move that had to wait begins.
     pub(crate) fn move_is_due(&mut self) {
         if !matches!(self.role, Role::Owner(_)) {
-            (self.watchers.to, self.watchers.volumes) = (None, None);
+            self.watchers.to = None;
+            self.give_up_wanted(Refusal::NotOwner);
         }
         if !matches!(self.role, Role::Owner(None)) || self.now < self.watchers.heard {
             return;
@@ -144,20 +176,25 @@ impl Gateway {
         if let Some(to) = self.watchers.to.take() {
             return self.begin_move(to);
         }
-        if self.now >= self.watchers.volumes_at
-            && let Some(volumes) = self.watchers.volumes.take()
-        {
-            self.drain(self.config.me, Some(volumes));
+        if self.watchers.wanted.is_something() && self.now >= self.watchers.wanted_at() {
+            let wanted = core::mem::take(&mut self.watchers.wanted);
+            self.drain(self.config.me, wanted);
+        }
+    }
+
+    /// What the group was to have is given up. Nobody has ordered other volumes: whoever wants them says so again.
+    fn give_up_wanted(&mut self, why: Refusal) {
+        if let Some(count) = core::mem::take(&mut self.watchers.wanted).gateways {
+            self.act(Action::Refuse(Order::Gateways(count), why));
         }
     }
 
     /// When that may be.
     pub(crate) fn next_move(&self) -> Option<Duration> {
-        let Watchers { heard, to, volumes, volumes_at } = &self.watchers;
-        let due = match (to, volumes) {
-            (Some(_), _) => *heard,
-            (None, Some(_)) => (*heard).max(*volumes_at),
-            (None, None) => return None,
+        let due = match (&self.watchers.to, self.watchers.wanted.is_something()) {
+            (Some(_), _) => self.watchers.heard,
+            (None, true) => self.watchers.wanted_at(),
+            (None, false) => return None,
         };
         (due > self.now).then_some(due)
     }
@@ -168,7 +205,21 @@ impl Gateway {
         let Some(record) = self.record.as_deref() else { return };
         let next = record.contents.with(&volumes);
         let changes = next != record.contents && next.check().is_ok();
-        self.watchers.volumes = changes.then_some(volumes);
+        self.watchers.wanted.volumes = changes.then_some(volumes);
+    }
+
+    /// The group is to have more gateways.
+    pub(crate) fn order_gateways(&mut self, count: u16) {
+        let refuse = |refusal| Action::Refuse(Order::Gateways(count), refusal);
+        let (Role::Owner(_), Some(record)) = (&self.role, self.record.as_deref()) else {
+            return self.act(refuse(Refusal::NotOwner));
+        };
+        let mut next = record.clone();
+        next.grow(count);
+        if next.ports == record.ports || next.check().is_err() {
+            return self.act(refuse(Refusal::NoMore));
+        }
+        self.watchers.wanted.gateways = Some(count);
     }
 
     /// The owner begins to give the group away.
@@ -190,12 +241,12 @@ impl Gateway {
     }
 
     /// Commands under way end, and no other begins.
-    fn drain(&mut self, to: GatewayId, volumes: Option<Vec<Volume>>) {
+    fn drain(&mut self, to: GatewayId, wanted: Wanted) {
         self.set_gate(Gate::blocked(self.gate.epoch()));
         let op = self.operation(Purpose::Move);
         self.act(Action::Drain(op));
         let limit = self.now + DRAIN_LIMIT;
-        self.role = Role::Moving(Moving { to, volumes, limit, step: Step::Draining });
+        self.role = Role::Moving(Moving { to, wanted, limit, step: Step::Draining });
     }
 
     /// A step of the move has ended.
@@ -203,7 +254,7 @@ impl Gateway {
         let Role::Moving(moving) = core::mem::replace(&mut self.role, Role::Owner(None)) else {
             return;
         };
-        let Moving { to, volumes, limit, step } = moving;
+        let Moving { to, wanted, limit, step } = moving;
         let (step, limit) = match (step, result) {
             (Step::Draining, Ok(_)) => {
                 let op = self.operation(Purpose::Move);
@@ -217,7 +268,7 @@ impl Gateway {
             }
             (Step::Releasing(Flushed(())), Ok(_)) => {
                 let Some(present) = self.record.as_deref() else { return self.fence() };
-                let record = Released(()).vacate(present, to, volumes.as_deref());
+                let record = Released(()).vacate(present, to, &wanted);
                 let expect = (present.epoch, present.revision);
                 let op = self.operation(Purpose::Move);
                 self.act(Action::Swap { op, expect, record: record.clone() });
@@ -226,32 +277,41 @@ impl Gateway {
             (Step::Swapping(record), Ok(_)) => return self.left(record),
             // The volumes are the owner's still, and a failed flush is theirs to tell.
             (Step::Draining | Step::Flushing(_), Err(failure)) if !failure.deposes() => {
-                return self.stay(to);
+                return self.stay(to, wanted);
             }
             (_, Err(_)) => return self.fence(),
         };
-        self.role = Role::Moving(Moving { to, volumes, limit, step });
+        self.role = Role::Moving(Moving { to, wanted, limit, step });
     }
 
     /// The move's time is over.
     pub(crate) fn move_is_late(&mut self) {
-        let Role::Moving(Moving { to, limit, step, .. }) = &self.role else { return };
+        let Role::Moving(Moving { to, wanted, limit, step }) = &mut self.role else { return };
         if self.now < *limit {
             return;
         }
         match step {
-            Step::Draining | Step::Flushing(_) => self.stay(*to),
+            Step::Draining | Step::Flushing(_) => {
+                let (to, wanted) = (*to, core::mem::take(wanted));
+                self.stay(to, wanted);
+            }
             Step::Releasing(_) | Step::Swapping(_) => self.fence(),
         }
     }
 
     /// The owner goes on.
-    fn stay(&mut self, to: GatewayId) {
+    fn stay(&mut self, to: GatewayId, wanted: Wanted) {
         self.forget(|purpose| matches!(purpose, Purpose::Move));
         self.role = Role::Owner(None);
         self.set_gate(Gate::open(self.gate.epoch()));
         if to != self.config.me {
             return self.act(Action::Refuse(Order::MoveTo(to), Refusal::NotDrained));
+        }
+        if let Some(count) = wanted.gateways {
+            self.act(Action::Refuse(Order::Gateways(count), Refusal::NotDrained));
+        }
+        if wanted.volumes.is_none() {
+            return;
         }
         // Nobody has ordered other volumes: whoever wants them says so again.
         self.watchers.volumes_at = self.now + VOLUMES_AGAIN;

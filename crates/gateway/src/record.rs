@@ -240,6 +240,16 @@ impl Record {
         Self { epoch, revision: 1, owner, heir, taker, target, ports, secret, contents }
     }
 
+    /// Has a port for each gateway up to this number that has none, with its number as its group and relative identifier.
+    pub(crate) fn grow(&mut self, count: u16) {
+        for number in 1..=count {
+            let gateway = GatewayId(number);
+            if self.ports.iter().all(|port| port.gateway != gateway) {
+                self.ports.push(Port { gateway, group: number, relative: number });
+            }
+        }
+    }
+
     /// Sees whether it makes sense. Nothing else is written, or taken up.
     ///
     /// # Errors

@@ -349,7 +349,7 @@ impl Gateway {
         }
         self.role = Role::Owner(None);
         self.set_gate(Gate::open(epoch));
-        self.act(Action::Access(epoch, crate::Access::of(&record)));
+        self.act(Action::Access(epoch, record.ports.clone(), crate::Access::of(&record)));
         self.record = Some(record);
         self.announce_owner(epoch);
     }

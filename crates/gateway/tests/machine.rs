@@ -262,7 +262,8 @@ fn a_takeover_has_one_order() {
     let open = place(|action| matches!(action, Action::Gate(gate) if gate.is_open()));
     let access = place(|action| matches!(action, Action::Access(..)));
     assert!(load < told && told < open && open < access);
-    let Action::Access(epoch, Access(states)) = &actions[access] else { unreachable!() };
+    let Action::Access(epoch, ports, Access(states)) = &actions[access] else { unreachable!() };
+    assert_eq!(*ports, record(4, Some(0)).ports);
     assert_eq!((*epoch, states[1]), (Epoch(5), (2, AccessState::Optimized)));
 }
 
@@ -902,6 +903,94 @@ fn volumes_that_a_group_has_stay_what_they_are_and_nothing_happens_for_them() {
     let [Action::Swap { ref record, .. }] = actions[..] else { panic!("{actions:?}") };
     let kept = Volume { modes: vec![9], bytes: 1024, ..volume("rbd/a") };
     assert_eq!(record.contents.volumes, [kept, volume("rbd/b")]);
+}
+
+/// A record with the ports of gateways 1 to 3, as lunet makes it.
+fn of_three() -> Record {
+    let port = |n: u16| Port { gateway: GatewayId(n), group: n, relative: n };
+    Record { ports: (1..=3).map(port).collect(), ..record(4, None) }
+}
+
+/// Gateway 1, which owns that group.
+fn owner_of_three() -> Bench {
+    let mut bench = Bench::standby(&of_three());
+    bench.takes_over(&of_three());
+    bench.all_watchers_answer();
+    bench
+}
+
+/// The refusal among actions.
+fn refusal(actions: &[Action]) -> Option<(Order, Refusal)> {
+    actions.iter().find_map(|action| match action {
+        Action::Refuse(order, why) => Some((*order, *why)),
+        _ => None,
+    })
+}
+
+#[test]
+fn a_group_gets_more_gateways_by_a_move_of_its_owner_to_itself() {
+    let mut bench = owner_of_three();
+    let mut actions = bench.input(Input::Order(Order::Gateways(5)));
+    for _ in 0..3 {
+        let op = op_of(&actions, |action| match action {
+            Action::Drain(op) | Action::Flush(op) | Action::Release(op) => Some(*op),
+            _ => None,
+        });
+        actions = bench.done(op, Ok(Reply::Done));
+    }
+    let [Action::Swap { op, ref record, expect }] = actions[..] else { panic!("{actions:?}") };
+    let before = of_three().ports;
+    assert_eq!(record.ports[..3], before, "who is there keeps its port");
+    let added: Vec<_> =
+        record.ports[3..].iter().map(|it| (it.gateway.0, it.group, it.relative)).collect();
+    assert_eq!(added, [(4, 4, 4), (5, 5, 5)]);
+    assert_eq!((record.epoch, &record.owner, record.heir), (Epoch(6), &None, Some(GatewayId(1))));
+    assert_eq!(expect.0, Epoch(5), "by compare-and-set");
+    let next = record.clone();
+    let actions = bench.done(op, Ok(Reply::Done));
+    assert!(
+        !actions.iter().any(|action| matches!(action, Action::DropClient { .. })),
+        "{actions:?}"
+    );
+    let told = actions.iter().find_map(|action| match action {
+        Action::Access(epoch, ports, Access(states)) => Some((*epoch, ports.clone(), states.len())),
+        _ => None,
+    });
+    assert_eq!(
+        told,
+        Some((Epoch(6), next.ports.clone(), 5)),
+        "all are reported from the same epoch on"
+    );
+}
+
+#[test]
+fn more_gateways_are_refused_where_that_cannot_be() {
+    let order = Input::Order;
+    let mut standby = Bench::standby(&of_three());
+    let actions = standby.input(order(Order::Gateways(5)));
+    assert_eq!(refusal(&actions), Some((Order::Gateways(5), Refusal::NotOwner)));
+    let mut bench = owner_of_three();
+    for count in [1, 3, 65] {
+        let actions = bench.input(order(Order::Gateways(count)));
+        assert_eq!(refusal(&actions), Some((Order::Gateways(count), Refusal::NoMore)));
+        assert!(bench.gateway.gate().is_open(), "nothing happens");
+    }
+    // Others have the numbers of the ports: nothing is written that no record can have.
+    let actions = Bench::owner().input(order(Order::Gateways(4)));
+    assert_eq!(refusal(&actions), Some((Order::Gateways(4), Refusal::NoMore)));
+    // Commands that do not end.
+    let mut actions = bench.input(order(Order::Gateways(4)));
+    assert_eq!(refusal(&actions), None);
+    bench.now += SECOND;
+    actions = bench.input(Input::Tick);
+    assert_eq!(refusal(&actions), Some((Order::Gateways(4), Refusal::NotDrained)));
+    assert!(bench.gateway.gate().is_open());
+    // It is asked for volumes and gateways at once.
+    bench.input(Input::Volumes(vec![volume("rbd/a")]));
+    bench.now += SECOND;
+    bench.input(Input::Tick);
+    let actions = bench.input(order(Order::Gateways(4)));
+    assert!(actions.iter().any(|action| matches!(action, Action::Drain(_))), "{actions:?}");
 }
 
 #[test]

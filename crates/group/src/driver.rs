@@ -102,8 +102,8 @@ impl fmt::Debug for Config {
     }
 }
 
-/// What other gateways say to another configuration, and whether all have answered.
-pub(crate) type Told = std::result::Result<(Vec<Heard>, bool), Error>;
+/// What other gateways say to another configuration, and how long was waited for those that have not answered, if there are some.
+pub type Told = std::result::Result<(Vec<Heard>, Option<Duration>), Error>;
 
 /// What the thread of a group waits for.
 #[derive(Debug)]
@@ -218,9 +218,9 @@ impl Handle {
         done
     }
 
-    /// Has all gateways of the group look at its configuration, and waits for them for some seconds: what they say, and
-    /// whether all that watch it have answered. Nothing comes if the group ends before.
-    pub fn tell_of_shared(&self) -> Receiver<std::result::Result<(Vec<Heard>, bool), Error>> {
+    /// Has all gateways of the group look at its configuration, and waits for them for some seconds: what they say. One that has
+    /// not answered the questions before is not waited for as long. Nothing comes if the group ends before.
+    pub fn tell_of_shared(&self) -> Receiver<Told> {
         let (sender, told) = channel();
         drop(self.0.send(Event::Tell(sender)));
         told
@@ -474,7 +474,7 @@ impl Driver {
             Action::Attention(attention) => serving.attention(attention),
             Action::Preempted(lost) => serving.preempted(&lost),
             Action::Reach(epoch, owner) => serving.reach(epoch, owner),
-            Action::Access(epoch, access) => serving.access(epoch, &access),
+            Action::Access(epoch, ports, access) => serving.access(epoch, &ports, &access),
             Action::Drain(op) => serving.drain(Drained { op, sender: self.sender.clone() }),
             Action::Execute(request, body) => serving.execute(request, body),
             Action::Apply(request) => serving.apply(request),

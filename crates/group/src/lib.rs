@@ -20,9 +20,10 @@ mod driver;
 mod serving;
 mod session;
 mod shared;
+mod silence;
 mod store;
 
-pub use driver::{Agrees, Config, Group, Handle, Status, begin, spawn};
+pub use driver::{Agrees, Config, Group, Handle, Status, Told, begin, spawn};
 pub use serving::{Drained, Serving, Storage};
 pub use shared::{Heard, MAX_TEXT, Shared, Shares, Unreadable, read_shared, split, write_shared};
 pub use store::{Error, Said, create, read, remove};

@@ -4,8 +4,8 @@ use std::sync::Arc;
 use std::sync::mpsc::Sender;
 
 use lunet_gateway::{
-    Access, Action, Answer, Attention, Epoch, Gate, Input, Notice, OpId, Order, Portals, Record,
-    Refusal, Registered, Reply, Request,
+    Access, Action, Answer, Attention, Epoch, Gate, Input, Notice, OpId, Order, Port, Portals,
+    Record, Refusal, Registered, Reply, Request,
 };
 use lunet_rbd::Image;
 
@@ -78,8 +78,8 @@ pub trait Serving: Send {
     /// was not answered is not answered any more.
     fn reach(&mut self, epoch: Epoch, owner: Portals);
 
-    /// Access states of the target port groups, as they are reported from now on.
-    fn access(&mut self, epoch: Epoch, access: &Access);
+    /// Target ports of all gateways and access states of their groups, as they are reported from now on.
+    fn access(&mut self, epoch: Epoch, ports: &[Port], access: &Access);
 
     /// The gate is blocked. When no command is under way any more, flushes and copies included, `drained` is told; this call
     /// does not wait for that. A gate that changes before ends it.

@@ -4,7 +4,7 @@ use std::fmt;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::Sender;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use lunet_gateway::{
     Ack, ClientName, Epoch, Failure, GatewayId, OpId, Record, Reply, Result, Volume,
@@ -13,6 +13,7 @@ use lunet_rbd::{Client, Image, ImageName, Object};
 
 use crate::driver::{Config, Event};
 use crate::shared::{self, Heard, Shared, Shares};
+use crate::silence::Silence;
 use crate::store::{self, Error};
 
 /// The error number of images that were given up: they are another gateway's.
@@ -23,8 +24,6 @@ const INVALID: i32 = 22;
 const NOT_TAKEN: Failure = Failure::Other(5);
 /// How often the configuration is read anew because the server has changed to another one meanwhile.
 const READS: usize = 8;
-/// How long other gateways have to serve by another configuration.
-const HEARD_LIMIT: Duration = Duration::from_secs(5);
 
 /// A client with its images, the record, and the watch of the record.
 #[derive(Debug)]
@@ -39,6 +38,7 @@ pub(crate) struct Session {
     /// The object of the configuration of the group.
     config: Object,
     sharing: Option<Sharing>,
+    silence: Silence,
 }
 
 /// Images that have other sizes than the record says, with those.
@@ -91,7 +91,9 @@ impl Session {
         });
         let sharing = sharing.transpose()?;
         let images = Vec::new();
-        let mut session = Self { op, name, record, images, object, config: of_config, sharing };
+        let (config_object, silence) = (of_config, Silence::default());
+        let mut session =
+            Self { op, name, record, images, object, config: config_object, sharing, silence };
         // First: what this gateway has kept of it may be of a group that was made anew since.
         session.catch_up(&group.name)?;
         config.agrees.ask(&session.record).map_err(Error::Disagrees)?;
@@ -153,14 +155,17 @@ impl Session {
         shared::write(&self.config, group, next)
     }
 
-    /// Tells all gateways that the configuration is another one. What they have answered, and whether all have.
-    pub fn tell_of_config(&self) -> std::result::Result<(Vec<Heard>, bool), Error> {
-        let acks = self.config.notify(&[], HEARD_LIMIT);
+    /// Tells all gateways that the configuration is another one. What they have answered, and how long was waited for those that
+    /// have not, if there are some.
+    pub fn tell_of_config(&self) -> std::result::Result<(Vec<Heard>, Option<Duration>), Error> {
+        let limit = self.silence.limit(Instant::now());
+        let acks = self.config.notify(&[], limit);
         let acks = acks.map_err(|errno| Error::of("tell the other gateways", errno))?;
+        self.silence.heard(acks.all, Instant::now());
         let mut heard: Vec<Heard> =
             acks.answers.iter().filter_map(|answer| Heard::decode(answer)).collect();
         heard.sort_by_key(|one| one.gateway);
-        Ok((heard, acks.all))
+        Ok((heard, (!acks.all).then_some(limit)))
     }
 
     /// What of the volumes the images have become larger than, with their sizes now, and which have become smaller; both empty if
@@ -254,6 +259,7 @@ impl Session {
 
     pub fn notify(&self, bytes: &[u8], limit: Duration) -> Result {
         let acks = failed(self.object.notify(bytes, limit))?;
+        self.silence.heard(acks.all, Instant::now());
         Ok(Reply::Acks { acks: acks.answers.into_iter().map(Ack).collect(), all: acks.all })
     }
 

@@ -394,6 +394,9 @@ impl Asked {
                 self.order(origin, &group, Some(gateway)).map(Answer::Done)
             }
             Request::TakeOverGroup { group } => self.order(origin, &group, None).map(Answer::Done),
+            Request::GrowGroup { group, gateways } => {
+                self.grow(origin, &group, gateways).map(Answer::Done)
+            }
             Request::GroupConfig { group } => {
                 self.manager.group_config(&group).map(Answer::GroupConfig)
             }
@@ -419,6 +422,18 @@ impl Asked {
             Err(error) => {
                 tracing::warn!("order by {origin}: group {group:?}: {what}: refused: {error:#}");
             }
+        }
+        done
+    }
+
+    /// Has a group have more gateways.
+    fn grow(&self, origin: &Origin, group: &str, gateways: u16) -> Result<Done> {
+        let done = self.groups.grow(group, gateways);
+        match &done {
+            Ok(done) => tracing::info!("order by {origin}: {}", done.done),
+            Err(error) => tracing::warn!(
+                "order by {origin}: group {group:?}: {gateways} gateways: refused: {error:#}"
+            ),
         }
         done
     }

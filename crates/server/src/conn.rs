@@ -207,6 +207,8 @@ pub struct Conn<P> {
     pub(crate) scratch: Option<Box<[u8]>>,
     /// Where the connection is in its end.
     pub phase: Phase,
+    /// It was [aborted](crate::shard::Shard::abort): nothing that it had to say is to be said, by whatever ends with it either.
+    pub aborted: bool,
     /// When it is closed even if the client has not taken all that is left for it.
     pub(crate) drain_by: Option<Duration>,
     /// Queued for a flush at the end of this loop iteration.
@@ -245,6 +247,7 @@ impl<P: FrontConn> Conn<P> {
             reserve: None,
             scratch: Some(vec![0; scratch].into_boxed_slice()),
             phase: Phase::Open,
+            aborted: false,
             drain_by: None,
             dirty: false,
             blocked: Vec::new(),

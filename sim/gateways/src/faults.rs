@@ -126,6 +126,10 @@ impl World {
             Fault::Volumes => {
                 self.taken_out += 1;
                 self.configured();
+                // And an administrator wants another gateway, whoever the owner is.
+                let count = self.nodes.len() + self.taken_out as usize;
+                (0..self.nodes.len())
+                    .for_each(|gateway| self.order(gateway, Order::Gateways(count as u16)));
                 let until = self.now + self.lasting();
                 self.heals_at(until);
                 self.at(until, Event::Back);

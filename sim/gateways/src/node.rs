@@ -349,9 +349,10 @@ impl World {
             }
             Action::Load(record) => self.load(gateway, &record),
             Action::Modes(_) | Action::Attention(_) | Action::Preempted(_) => {}
-            Action::Access(epoch, access) => {
-                let known = self.access.entry(epoch).or_insert_with(|| access.clone());
-                if *known != access {
+            Action::Access(epoch, ports, access) => {
+                let told = (ports, access);
+                let known = self.access.entry(epoch).or_insert_with(|| told.clone());
+                if *known != told {
                     self.wrong(format!("gateway {gateway} has other access states at {epoch:?}"));
                 }
             }

@@ -129,7 +129,7 @@ pub struct World {
     pub hosts: Vec<Host>,
     pub blocks: Vec<Block>,
     pub states: States,
-    pub access: HashMap<Epoch, Access>,
+    pub access: HashMap<Epoch, (Vec<Port>, Access)>,
     /// I/O of an earlier epoch behind that of a later one is told, not only what follows from it.
     pub strict: bool,
     /// All faults that were begun are over then.
@@ -171,7 +171,8 @@ fn volume(number: usize) -> Volume {
 fn first_record(gateways: usize) -> Vec<u8> {
     let port = |number: usize| {
         let number = number as u16;
-        Port { gateway: GatewayId(number), group: number + 1, relative: number + 1 }
+        // Those that come later have numbers of their own.
+        Port { gateway: GatewayId(number), group: number + 100, relative: number + 100 }
     };
     let volumes = (0..VOLUMES).map(volume).collect();
     let contents = Contents { volumes };

@@ -117,6 +117,7 @@ impl Service for Fake {
             Request::Groups => Answer::Groups(Vec::new()),
             Request::MoveGroup { .. }
             | Request::TakeOverGroup { .. }
+            | Request::GrowGroup { .. }
             | Request::GroupConfig { .. }
             | Request::SetGroupConfig { .. } => {
                 return Err(Error::new(Code::NotFound, "there is no such group"));

@@ -27,6 +27,48 @@ pub struct Relaying {
     /// The command, as long as data of it is missing.
     collects: Option<Box<Relayed>>,
     expects: (u32, u32),
+    tells: Tells,
+}
+
+/// What the answer to a command tells of whether the unit is ready at the owner.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Tells {
+    /// START STOP UNIT: GOOD makes it ready, or not.
+    Starts(bool),
+    /// TEST UNIT READY: GOOD says that it is.
+    Ready,
+    /// GOOD says nothing.
+    Nothing,
+}
+
+impl Tells {
+    fn of(cdb: &[u8]) -> Self {
+        match *cdb {
+            [0x00, ..] => Self::Ready,
+            // Without a power condition (SBC-4, 5.31).
+            [0x1B, _, _, _, what, ..] if what >> 4 == 0 => Self::Starts(what & 1 != 0),
+            _ => Self::Nothing,
+        }
+    }
+
+    /// Whether the unit is ready, as far as that is known now.
+    fn is_ready(self, answered: &Answered) -> Option<bool> {
+        match (self, answered.status) {
+            (Self::Starts(starts), status::GOOD) => Some(starts),
+            (Self::Ready, status::GOOD) => Some(true),
+            (_, status::CHECK_CONDITION) => is_not_ready(&answered.sense).then_some(false),
+            _ => None,
+        }
+    }
+}
+
+/// True for the sense key NOT READY, in either format (SPC-5, 4.4).
+fn is_not_ready(sense: &[u8]) -> bool {
+    let key = match sense {
+        [0x70 | 0xF0, _, key, ..] | [0x72, key, ..] => key & 0x0F,
+        _ => 0,
+    };
+    key == Key::NotReady as u8
 }
 
 impl Engine {
@@ -72,11 +114,14 @@ impl Engine {
         true
     }
 
-    /// True if the record has the mark of SANITIZE or FORMAT UNIT for a volume: how it stands, the owner alone knows.
+    /// True if the record has the mark of SANITIZE or FORMAT UNIT for a volume, or the owner has said that it is not ready: how it
+    /// stands, the owner alone knows.
     fn is_marked(&self, conn: &Conn, volume: VolumeId) -> bool {
         let gated = conn.front.session.as_ref().and_then(|session| session.gated.as_ref());
         let group = gated.and_then(|gated| self.groups.get(gated.group));
-        group.is_some_and(|group| group.marked.contains(&volume))
+        group.is_some_and(|group| {
+            group.marked.contains(&volume) || group.not_ready.contains(&volume)
+        })
     }
 
     /// The relay that a command goes by which had so many answers before it. Without one, one is opened.
@@ -138,6 +183,7 @@ impl Engine {
             data.extend_from_slice(&buf[..len]);
         }
         let ticket = self.core.next_serial();
+        let tells = Tells::of(command.cdb());
         let relayed = Relayed {
             ticket,
             lun: command.lun,
@@ -151,7 +197,7 @@ impl Engine {
         let task = &mut self.exec.operations[id].command;
         (task.owner, task.lun) = (Some(Owner { slot, tag: command.tag }), lun);
         let collects = Some(Box::new(relayed));
-        task.job = Job::Relayed(Relaying { relay, ticket, collects, expects });
+        task.job = Job::Relayed(Relaying { relay, ticket, collects, expects, tells });
         conn.front.set_task(command.tag, Some(id));
         self.collect(conn, id);
     }
@@ -244,10 +290,13 @@ impl Engine {
             data_in: if reads > 0 { moves(reads) } else { 0 },
             data_out: if writes > 0 { moves(writes) } else { 0 },
         };
+        let (ready, volume) =
+            (relaying.tells.is_ready(&answered), self.exec.operations[id].requests.volume);
         let conn = conns.get_mut(slot)?;
         self.exec.remove(id);
         conn.front.set_task(tag, None);
         self.touched.push(slot);
+        self.note_ready(conn, volume, ready);
         let Answered { status: code, sense, data, .. } = answered;
         if code == status::GOOD && !data.is_empty() {
             start::send_data(conn, tag, data, transfer);
@@ -255,6 +304,17 @@ impl Engine {
             respond(conn, tag, code, &sense, transfer);
         }
         Some(slot)
+    }
+
+    /// The owner has said whether a unit is ready: while it is not, it is asked.
+    fn note_ready(&mut self, conn: &Conn, volume: VolumeId, ready: Option<bool>) {
+        let gated = conn.front.session.as_ref().and_then(|session| session.gated.as_ref());
+        let group = gated.and_then(|gated| self.groups.get_mut(gated.group));
+        let (Some(group), Some(ready)) = (group, ready) else { return };
+        group.not_ready.retain(|other| *other != volume);
+        if !ready {
+            group.not_ready.push(volume);
+        }
     }
 
     /// The commands of a connection that the owner has, by one relay or any.

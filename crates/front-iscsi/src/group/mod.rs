@@ -26,7 +26,7 @@ use lunet_os::sync::Mutex;
 use lunet_reservations::Registrant;
 use lunet_scsi::alua::{Alua, SharedGroup, SharedGroups, SharedState};
 use lunet_scsi::reserve::{self, FAMILY, TargetPort};
-use lunet_server::conn::Phase;
+use lunet_server::conn::{Phase, Wire};
 use lunet_server::part::Part;
 use lunet_volume::VolumeId;
 
@@ -235,6 +235,14 @@ fn volumes_of(world: &World, targets: &[String]) -> Vec<VolumeId> {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct GroupId(u32);
 
+#[cfg(test)]
+impl GroupId {
+    /// The one group of a test that gives orders itself.
+    pub fn of_test() -> Self {
+        Self(u32::MAX)
+    }
+}
+
 /// What a shard is told of a group.
 pub struct GroupMessage {
     /// Which group.
@@ -290,7 +298,8 @@ pub struct GroupPorts {
 }
 
 impl GroupPorts {
-    fn new(ports: &[Port], Access(states): &Access) -> Self {
+    /// These, in these states.
+    pub fn new(ports: &[Port], Access(states): &Access) -> Self {
         let group = |(tag, state): &(u16, AccessState)| {
             let state = match state {
                 AccessState::Optimized => SharedState::Optimized,
@@ -356,6 +365,8 @@ pub struct Group {
     pub held: Vec<VolumeId>,
     /// Volumes that the record has the mark of SANITIZE or FORMAT UNIT for.
     pub marked: Arc<[VolumeId]>,
+    /// Volumes of which the owner of this epoch has said to this shard that they are not ready.
+    pub not_ready: Vec<VolumeId>,
 }
 
 impl Group {
@@ -367,8 +378,22 @@ impl Group {
         news: RelayNews,
     ) -> Self {
         let (ports, known, drains, held) = (Arc::default(), Vec::new(), Vec::new(), Vec::new());
-        let (takes, relays, marked) = (None, None, Arc::default());
-        Self { id, targets, gate, ports, known, drains, takes, relays, ways, news, held, marked }
+        let (takes, relays, marked, not_ready) = (None, None, Arc::default(), Vec::new());
+        Self {
+            id,
+            targets,
+            gate,
+            ports,
+            known,
+            drains,
+            takes,
+            relays,
+            ways,
+            news,
+            held,
+            marked,
+            not_ready,
+        }
     }
 
     /// Its volumes by their slots: those of this world, and those that were removed since.
@@ -466,6 +491,8 @@ pub struct Gated {
     /// How many questions were answered when that ping was: commands with fewer were sent before.
     since: u32,
     asked: Option<(Asked, Question)>,
+    /// Something else is to be asked when the answer is there.
+    asks_again: bool,
 }
 
 /// What the answer to a question shows.
@@ -487,7 +514,18 @@ impl Gated {
         // Each gateway has one port, whose group is its number.
         let on_way = OnWay { way, through: GatewayId(nexus.portal_group), fresh };
         let (relay, load) = (Relay::None, Arc::default());
-        Self { group: group.id, on_way, relay, load, link, before: link, since: 0, asked: None }
+        let (asked, asks_again) = (None, false);
+        Self {
+            group: group.id,
+            on_way,
+            relay,
+            load,
+            link,
+            before: link,
+            since: 0,
+            asked,
+            asks_again,
+        }
     }
 
     /// True if a gate lets commands of its epoch in, or will.
@@ -531,6 +569,11 @@ impl Gated {
         self.asked = asked.map(|asked| (asked, self.question(gate)));
     }
 
+    /// True if something is to be asked anew, as it had to wait for the answer that has come.
+    pub fn take_again(&mut self) -> bool {
+        std::mem::take(&mut self.asks_again)
+    }
+
     /// Its answer has come, and is the one of this number.
     pub fn answered(&mut self, asked: Asked, answers: u32) {
         let Some((_, question)) = self.asked.take_if(|(waits, _)| *waits == asked) else { return };
@@ -553,9 +596,17 @@ impl Gated {
 
 /// Asks the host of a connection something, unless it is asked that already: what it sends behind its answer belongs to the
 /// epoch of the gate.
+///
+/// Over RDMA a question that is not answered is waited for: a host has few receives for what it has not asked for (RFC 7145
+/// section 8.2, MaxOutstandingUnexpectedPDUs).
 pub fn ask(conn: &mut Conn, now: Duration, gate: &Gate) {
-    let gated = conn.front.session.as_ref().and_then(|session| session.gated.as_ref());
-    if conn.phase != Phase::Open || gated.is_none_or(|gated| gated.is_asked(gate)) {
+    let gated = conn.front.session.as_mut().and_then(|session| session.gated.as_mut());
+    let Some(gated) = gated.filter(|gated| conn.phase == Phase::Open && !gated.is_asked(gate))
+    else {
+        return;
+    };
+    if matches!(conn.wire, Wire::Rdma(_)) && gated.asked.is_some() {
+        gated.asks_again = true;
         return;
     }
     let asked = conn.front.proto.ask(now, &mut Pdus(&mut conn.out));

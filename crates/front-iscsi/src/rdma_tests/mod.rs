@@ -1,6 +1,7 @@
 //! A shard serves connections over RDMA, with a device in memory and an initiator of raw PDUs.
 
 mod broken;
+mod group;
 mod immediate;
 mod log;
 mod room;
@@ -176,14 +177,30 @@ impl Bench {
     }
 
     fn logged_in(&mut self, endpoint: u32) {
+        self.welcome(endpoint);
+        // The first command learns that the unit has been switched on.
+        self.command(endpoint, 0, (0, &[0x00], 0), Header::default(), &[]);
+        assert_eq!(self.answer(endpoint).0[3], 2);
+    }
+
+    /// Logs in where nobody serves the unit: INQUIRY is the command of number 0, which tells of nothing.
+    fn log_in_at_standby(&mut self, endpoint: u32) {
+        self.send_login(endpoint);
+        self.welcome(endpoint);
+        let inquiry = [0x12, 0, 0, 0, 36, 0];
+        self.command(endpoint, 0, (READ, &inquiry, 36), opens(None, Some(1)), &[]);
+        let Work::Write(..) = self.next(endpoint, &[], Status::Success) else {
+            panic!("an RDMA Write was expected");
+        };
+        assert_eq!(self.status(endpoint, 0).0, 0);
+    }
+
+    fn welcome(&mut self, endpoint: u32) {
         let (pdu, _) = self.answer(endpoint);
         assert_eq!((pdu[0] & 0x3f, pdu[1] & 0x83, &pdu[36..38]), (0x23, 0x83, &[0, 0][..]));
         let text = String::from_utf8_lossy(&pdu[BHS_LEN..]).into_owned();
         assert!(text.contains("RDMAExtensions=Yes"), "{text}");
         assert!(text.contains("InitialR2T=Yes"), "all that is not in a command is fetched: {text}");
-        // The first command learns that the unit has been switched on.
-        self.command(endpoint, 0, (0, &[0x00], 0), Header::default(), &[]);
-        assert_eq!(self.answer(endpoint).0[3], 2);
     }
 
     /// A command with this number: flags, CDB and expected length.

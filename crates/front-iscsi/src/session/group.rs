@@ -117,6 +117,9 @@ fn begin(shard: &mut Shard, group: Group, id: GroupId) {
 fn set_gate(shard: &mut Shard, group: GroupId, gate: Gate) {
     let Some(known) = shard.front.groups.get_mut(group) else { return };
     let goes_on = gate.is_through() && known.gate.epoch() == gate.epoch();
+    if known.gate.epoch() != gate.epoch() {
+        known.not_ready.clear();
+    }
     known.gate = gate;
     if gate.is_open() {
         known.give_up_drains();
@@ -227,8 +230,13 @@ fn relay_ended(shard: &mut Shard, number: u64) {
 /// The answer to a ping has come.
 pub(super) fn answered(shard: &mut Shard, slot: ConnId, asked: Asked, answers: u32) {
     let session = shard.conns[slot].front.session.as_mut();
-    if let Some(gated) = session.and_then(|session| session.gated.as_mut()) {
-        gated.answered(asked, answers);
+    let Some(gated) = session.and_then(|session| session.gated.as_mut()) else { return };
+    gated.answered(asked, answers);
+    let gate = shard.front.groups.get(gated.group).map(|group| group.gate);
+    if let Some(gate) = gate.filter(|_| gated.take_again()) {
+        let now = shard.front.exec.storage.now;
+        ask(&mut shard.conns[slot], now, &gate);
+        shard.touch(slot);
     }
 }
 

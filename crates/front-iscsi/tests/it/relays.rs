@@ -460,6 +460,42 @@ fn what_was_not_passed_on_when_a_relay_breaks_is_to_be_sent_again() {
 }
 
 #[test]
+fn a_standby_asks_the_owner_while_that_says_that_the_unit_is_not_ready() {
+    on_each_driver(|driver| {
+        let (server, address) = start(two_targets(memory(16), driver));
+        let group = group_of(&server, Machine::standby().gate());
+        let requests = relays(&group);
+        set_gate(&group, beside_an_owner().gate());
+        let (mut client, number, news) = relayed(address, &requests);
+        let passed_on = |client: &mut Client, cdb: &[u8], stopped: bool| {
+            let tag = client.start(0, cdb, Data::None);
+            let relayed = command(&requests, number);
+            assert_eq!(relayed.cdb[0], cdb[0]);
+            // INITIALIZING COMMAND REQUIRED
+            let sense = vec![0x70, 0, 2, 0, 0, 0, 0, 10, 0, 0, 0, 0, 4, 2, 0, 0, 0, 0];
+            let answered = match stopped {
+                true => Answered { status: 2, sense, ..Answered::default() },
+                false => Answered::default(),
+            };
+            news(News::Answered(relayed.ticket, answered));
+            assert_eq!(done(client, tag).status, if stopped { 2 } else { GOOD });
+        };
+        assert_eq!(ready(&mut client).status, GOOD, "by itself");
+        passed_on(&mut client, &[0x1B, 0, 0, 0, 0, 0], false);
+        passed_on(&mut client, &[0; 6], true);
+        passed_on(&mut client, &[0x1B, 0, 0, 0, 1, 0], false);
+        assert_eq!(ready(&mut client).status, GOOD, "by itself");
+        // Somebody else has stopped it: SYNCHRONIZE CACHE hears of that.
+        passed_on(&mut client, &[0x35, 0, 0, 0, 0, 0, 0, 0, 0, 0], true);
+        passed_on(&mut client, &[0; 6], true);
+        passed_on(&mut client, &[0; 6], false);
+        assert_eq!(ready(&mut client).status, GOOD, "by itself");
+        drop(client);
+        assert!(server.stop(Duration::ZERO).flushed);
+    });
+}
+
+#[test]
 fn a_logout_is_answered_behind_what_the_owner_has() {
     on_each_driver(|driver| {
         let (server, address) = start(two_targets(memory(16), driver));

@@ -216,6 +216,14 @@ fn volumes_of<Fc: Face>(world: &World<Fc>, subsystems: &[String]) -> Vec<VolumeI
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct GroupId(u32);
 
+#[cfg(test)]
+impl GroupId {
+    /// The one group of a test that gives orders itself.
+    pub fn of_test() -> Self {
+        Self(u32::MAX)
+    }
+}
+
 /// What a shard is told of a group.
 pub struct GroupMessage {
     /// Which group.

@@ -178,7 +178,7 @@ fn end_queues<Fc: Face>(shard: &mut Shard<Fc>, slot: ConnId) {
         admin.controller.reset_done();
     }
     for (_, queue) in queues {
-        let message = Message::EndQueue { connection: queue.connection };
+        let message = Message::EndQueue { connection: queue.connection, aborted: false };
         shard.core.mailboxes()[queue.shard].tell(message);
     }
 }

@@ -292,7 +292,7 @@ fn failed<Fc: Face>(shard: &mut Shard<Fc>, slot: ConnId) {
     // All of a controller in use ends with it; another admin queue is told.
     let in_use = conn.front.again.is_some() && queue.qid != 0;
     if let (true, admin) = (in_use, queue.member.admin) {
-        let message = Message::EndQueue { connection: admin.connection };
+        let message = Message::EndQueue { connection: admin.connection, aborted: false };
         shard.core.mailboxes()[admin.shard].tell(message);
     }
     shard.conns[slot].front.again = None;

@@ -291,7 +291,7 @@ impl<Fc: Face> Front for Engine<Fc> {
         let Left { end, retry, emptied } = registry.leave(&queue.member, queue.qid);
         let tell = |at: ConnRef, message: Message| self.core.mailboxes()[at.shard].tell(message);
         for at in end {
-            tell(at, Message::EndQueue { connection: at.connection });
+            tell(at, Message::EndQueue { connection: at.connection, aborted: conn.aborted });
         }
         for at in retry {
             tell(at, Message::Retry { connection: at.connection });

@@ -15,11 +15,11 @@ use crate::message::{Message, Preempted};
 /// A message to the front of this shard.
 pub(super) fn message<Fc: Face>(shard: &mut Shard<Fc>, message: Message) {
     match message {
-        Message::EndQueue { connection } => {
-            if let Some(slot) = shard.find(connection) {
-                shard.disconnect(slot);
-            }
-        }
+        Message::EndQueue { connection, aborted } => match shard.find(connection) {
+            Some(slot) if aborted => shard.abort(slot),
+            Some(slot) => shard.disconnect(slot),
+            None => {}
+        },
         Message::QueuesGone { connection } => queues_gone(shard, connection),
         Message::Retry { connection } => connect_again(shard, connection),
         Message::Abort { connection, cid, asks } => abort(shard, connection, cid, asks),

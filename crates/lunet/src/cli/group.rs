@@ -38,6 +38,17 @@ pub enum GroupCommand {
         #[arg(long, value_name = "FILE")]
         shared: Option<PathBuf>,
     },
+    /// Let a group have more gateways, by the gateway that owns it: initiators see a pause
+    Grow {
+        /// Its name in the configuration of the gateway that is asked
+        #[arg(value_name = "NAME")]
+        name: String,
+        /// How many gateways the group may have from then on: their numbers are 1 to N
+        #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=64))]
+        gateways: u16,
+        #[command(flatten)]
+        ask: Ask,
+    },
     /// Show, replace or edit the configuration that the gateways of a group share, without its secrets
     Config {
         /// Its name in the configuration of the gateway that is asked
@@ -109,6 +120,11 @@ pub fn run(command: GroupCommand) -> Result<ExitCode> {
         GroupCommand::Config { name, ask, .. } => {
             answer(&ask, |client| client.group_config(name), |shown| shown.text.clone())
         }
+        GroupCommand::Grow { name, gateways, ask } => answer(
+            &ask,
+            |client| client.grow_group(name, gateways),
+            |done| format!("{}\n", done.done),
+        ),
         GroupCommand::Move { name, gateway, ask } => answer(
             &ask,
             |client| client.move_group(name, gateway),

@@ -306,6 +306,13 @@ fn first_nvme_portal(target: &Target, around: &Around<'_>) -> Option<SocketAddr>
     all.next().map(|portal| portal.address).filter(is_reached)
 }
 
+/// True for the address of a portal for NVMe that is served over RDMA and not over TCP.
+fn is_for_rdma_alone(address: SocketAddr, around: &Around<'_>) -> bool {
+    let mut same =
+        around.portals.nvme.iter().filter(|portal| portal.value.address == address).peekable();
+    same.peek().is_some() && !same.any(|portal| portal.value.transports.tcp())
+}
+
 /// The index of its one target.
 fn target(table: &Section<'_>, around: &Around<'_>, mistakes: &mut Mistakes) -> Option<usize> {
     let value = table.raw("targets")?;
@@ -333,6 +340,12 @@ fn fits(
     let at = table.raw("targets").map_or(table.offset, |value| value.span().start);
     for text in wrong_with(group, target, around) {
         mistakes.add(at, table.key("targets"), text);
+    }
+    if let (Some(value), true) =
+        (table.raw("reach-nvme"), group.reach_nvme.is_some_and(|to| is_for_rdma_alone(to, around)))
+    {
+        let text = "is a portal for RDMA alone, and gateways reach each other over TCP: name one with the transport \"nvme-tcp\"";
+        mistakes.add(value.span().start, table.key("reach-nvme"), text);
     }
     let mut images: Vec<&ImageName> = Vec::new();
     for (_, index) in &target.luns {

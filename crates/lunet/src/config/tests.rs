@@ -947,6 +947,14 @@ fn a_gateway_is_reached_by_the_first_portals_of_its_target() {
     assert_eq!(with("", named), Ok((None, address("192.0.2.7:4421"))));
     let wrong = with("", "reach-nvme = '0.0.0.0:4420'").unwrap_err();
     assert!(wrong[0].text.contains("such as \"192.0.2.11:4420\""), "{wrong:?}");
+    // Nor do they speak RDMA.
+    let third = "[[portal]]\naddress = '192.0.2.3'\ntransport = 'nvme-rdma'";
+    let both = "[[portal]]\naddress = '192.0.2.3'\ntransport = ['nvme-tcp', 'nvme-rdma']";
+    let named = "reach-nvme = '192.0.2.3:4420'";
+    assert_eq!(with(third, ""), Ok((iscsi, address("192.0.2.1:4420"))));
+    assert_eq!(with(both, named), Ok((iscsi, address("192.0.2.3:4420"))));
+    let wrong = with(third, named).unwrap_err();
+    assert!(wrong[0].text.contains("is a portal for RDMA alone"), "{wrong:?}");
 }
 
 #[test]

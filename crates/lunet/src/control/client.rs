@@ -116,6 +116,10 @@ impl Client {
         self.ask(&Request::MoveGroup { group, gateway })
     }
 
+    pub fn grow_group(&self, group: String, gateways: u16) -> Result<Done, Error> {
+        self.ask(&Request::GrowGroup { group, gateways })
+    }
+
     pub fn take_over_group(&self, group: String) -> Result<Done, Error> {
         self.ask(&Request::TakeOverGroup { group })
     }
@@ -194,7 +198,10 @@ fn tamed(line: &[u8]) -> Zeroizing<Vec<u8>> {
 
 fn exchange(stream: &mut UnixStream, request: &Request) -> io::Result<Zeroizing<Vec<u8>>> {
     let changes = matches!(request, Request::Change { .. } | Request::SetGroupConfig { .. });
-    let orders = matches!(request, Request::MoveGroup { .. } | Request::TakeOverGroup { .. });
+    let orders = matches!(
+        request,
+        Request::MoveGroup { .. } | Request::TakeOverGroup { .. } | Request::GrowGroup { .. }
+    );
     let time = match (changes, orders) {
         (true, _) => LONG_TIME,
         (false, true) => ORDER_TIME,

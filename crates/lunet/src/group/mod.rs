@@ -118,6 +118,8 @@ struct State {
     refused: Option<String>,
     /// The revision of the configuration in the cluster that is served.
     revision: Option<u64>,
+    /// For how many gateways the record has target ports.
+    gateways: usize,
 }
 
 /// A group of which it is not known yet what its gateways share.
@@ -347,12 +349,78 @@ impl Groups {
         )
     }
 
+    /// Has a group that this gateway owns have gateways up to this number, and waits a while for that.
+    ///
+    /// # Errors
+    /// There is no such group, another gateway owns it, or the order is not carried out.
+    pub fn grow(&self, name: &str, gateways: u16) -> Result<Done> {
+        let state = {
+            let all = self.all();
+            let Some(running) = all.iter().find(|running| running.config.name == name) else {
+                return refuse(
+                    Code::NotFound,
+                    format!("there is no group \"{name}\""),
+                    "`lunet group list` shows what there is",
+                );
+            };
+            let me = running.config.gateway;
+            let mut state = look(&running.state);
+            match state.status.owner {
+                Some(GatewayId(owner)) if owner == me => {}
+                Some(GatewayId(owner)) => {
+                    return refuse(
+                        Code::Unsupported,
+                        format!("gateway {owner} owns group {name}, and only the owner does this"),
+                        format!("run the command on gateway {owner}"),
+                    );
+                }
+                None => {
+                    return refuse(
+                        Code::NotServed,
+                        format!("nobody owns group {name} now, and only an owner does this"),
+                        "try again when `lunet group list` shows an owner",
+                    );
+                }
+            }
+            state.refused = None;
+            running.group.handle().order(Order::Gateways(gateways));
+            running.state.clone()
+        };
+        grown(&state, name, gateways)
+    }
+
     /// Ends all groups: their connections are aborted, and locks are given back.
     pub fn end(&self) {
         self.ending.0.store(true, Ordering::Release);
         let all = std::mem::take(&mut *self.all());
         drop(all);
     }
+}
+
+/// Waits until a group has so many gateways, and this one owns it again.
+fn grown(state: &Mutex<State>, name: &str, gateways: u16) -> Result<Done> {
+    let until = lunet_os::time::now() + PATIENCE;
+    while lunet_os::time::now() < until {
+        let state = look(state);
+        if let Some(why) = &state.refused {
+            return refuse(Code::Failed, format!("group {name} stays as it is: {why}"), "");
+        }
+        let owned = state.status.condition == Condition::Owner;
+        if owned && state.gateways >= usize::from(gateways) {
+            let (count, epoch) = (state.gateways, state.status.epoch.0);
+            let done =
+                format!("group {name} has target ports of {count} gateways, in epoch {epoch}");
+            return Ok(Done { done, ..Done::default() });
+        }
+        drop(state);
+        lunet_os::thread::sleep(LOOK);
+    }
+    let waited = PATIENCE.as_secs();
+    refuse(
+        Code::NotAnswered,
+        format!("group {name} has not got more gateways within {waited} s, and may still get them"),
+        "`lunet group list` says more",
+    )
 }
 
 fn lock<T>(it: &Mutex<T>) -> MutexGuard<'_, T> {
@@ -451,7 +519,8 @@ fn start(
     let none = Status { condition: Condition::Fenced, epoch: Epoch(0), owner: None, heir: None };
     let revision = sharing::revision(manager, &group.name);
     let (trouble, notice, not_had, refused) = (None, None, None, None);
-    let state = State { status: none, trouble, notice, not_had, refused, revision };
+    let gateways = 0;
+    let state = State { status: none, trouble, notice, not_had, refused, revision, gateways };
     let state = Arc::new(Mutex::new(state));
     let agrees = {
         let (manager, name) = (manager.clone(), group.name.clone());
@@ -484,7 +553,6 @@ fn start(
             thread,
             volumes: Vec::new(),
             client: None,
-            ports: Vec::new(),
             relays,
             secret: [0; 32],
             unanswered: Vec::new(),

@@ -36,7 +36,6 @@ pub(super) struct Server {
     /// The volumes that are served, with the names of the record.
     pub(super) volumes: Vec<config::Volume>,
     pub(super) client: Option<OpId>,
-    pub(super) ports: Vec<Port>,
     pub(super) relays: Relays,
     /// The secret of the record.
     pub(super) secret: [u8; 32],
@@ -110,7 +109,6 @@ impl Server {
         self.unanswered.push(unanswered);
         self.volumes = volumes.into_iter().flatten().collect();
         self.client = Some(storage.client);
-        self.ports = storage.record.ports.clone();
         self.secret = storage.record.secret;
         self.shards.relay(&self.relays, self.secret);
         Ok(())
@@ -199,9 +197,10 @@ impl Serving for Server {
         self.relays.nvme.iter().for_each(|relays| relays.aim(epoch, owner.nvme, self.secret));
     }
 
-    fn access(&mut self, _epoch: Epoch, access: &Access) {
+    fn access(&mut self, _epoch: Epoch, ports: &[Port], access: &Access) {
         self.former_clients_are_fenced();
-        self.shards.access(&self.ports, access);
+        self.state().gateways = ports.len();
+        self.shards.access(ports, access);
     }
 
     fn drain(&mut self, drained: Drained) {

@@ -154,8 +154,8 @@ impl Clusters for Writers {
     fn tell(&self, shared: &config::Shared) -> Vec<String> {
         let told = self.thread(&shared.group).map(|thread| thread.tell_of_shared());
         match told.and_then(|told| told.recv_timeout(TELL).ok()) {
-            Some(Ok((heard, all))) => {
-                let mut said = in_words(&heard, all, shared.revision);
+            Some(Ok((heard, missing))) => {
+                let mut said = in_words(&heard, missing, shared.revision);
                 said.extend(self.owner(&shared.group).and_then(|owner| of_owner(owner, &heard)));
                 said
             }
@@ -178,8 +178,8 @@ fn of_owner(owner: GatewayId, heard: &[Heard]) -> Option<String> {
     })
 }
 
-/// What the gateways have said to a revision.
-fn in_words(heard: &[Heard], all: bool, revision: u64) -> Vec<String> {
+/// What the gateways have said to a revision. `missing`: how long one was waited for that has said nothing.
+fn in_words(heard: &[Heard], missing: Option<Duration>, revision: u64) -> Vec<String> {
     let serves = |one: &&Heard| one.revision >= revision && one.trouble.is_none();
     let serving: Vec<String> =
         heard.iter().filter(serves).map(|one| one.gateway.0.to_string()).collect();
@@ -188,13 +188,13 @@ fn in_words(heard: &[Heard], all: bool, revision: u64) -> Vec<String> {
         let why = one.trouble.as_ref().map(|why| format!(": {why}")).unwrap_or_default();
         format!("gateway {} serves nothing of the group{why}", one.gateway.0)
     }));
-    if !all {
-        out.push(
-            "a gateway has not answered: if it is the owner it may go on by the revision before until it does; `lunet group \
-             take-over` at another one shuts it out"
-                .to_owned(),
-        );
-    }
+    out.extend(missing.map(|waited| {
+        format!(
+            "a gateway has not answered within {} s: if it is the owner it may go on by the revision before until it does; `lunet \
+             group take-over` at another one shuts it out",
+            waited.as_secs()
+        )
+    }));
     out
 }
 
@@ -210,13 +210,13 @@ mod tests {
             trouble: trouble.map(str::to_owned),
         };
         let all = [heard(1, 8, None), heard(2, 7, Some("why")), heard(3, 9, None)];
-        let told = in_words(&all, true, 8);
+        let told = in_words(&all, None, 8);
         assert_eq!(
             told,
             ["gateways that serve by it: 1, 3", "gateway 2 serves nothing of the group: why"]
         );
-        let told = in_words(&all[..1], false, 8);
-        assert!(told[1].starts_with("a gateway has not answered"), "{told:?}");
+        let told = in_words(&all[..1], Some(Duration::from_secs(1)), 8);
+        assert!(told[1].starts_with("a gateway has not answered within 1 s"), "{told:?}");
         assert_eq!(of_owner(GatewayId(3), &all), None);
         let told = of_owner(GatewayId(4), &all).unwrap_or_default();
         assert!(told.starts_with("gateway 4, which owns the group, is not among them"), "{told}");

@@ -13,6 +13,10 @@ use crate::transmit::{Outgoing, Post};
 /// After so many unsignaled operations one is signaled: its completion returns the buffers of all before it.
 const MAX_UNSIGNALED: u32 = 16;
 
+/// Data that lies elsewhere is copied in pieces of so many bytes: there may never be as much memory in one piece as a
+/// client reads at a time.
+const COPY: usize = 256 << 10;
+
 /// How long a connection waits for arena memory before it tries again.
 const RETRY: Duration = Duration::from_millis(10);
 
@@ -180,19 +184,20 @@ impl QueuePair {
                 return true;
             }
             let Some(post) = out.pop() else { return true };
-            // A completion returns the buffers of all operations before it, so few need to be signaled.
-            let follows = out.posts.front().is_some_and(Post::is_in_place);
-            let signaled = !follows || room == 1 || self.unsignaled >= MAX_UNSIGNALED;
-            let bytes = post.bytes() as u32;
             let Some(copy) = copy_of(&post, memory) else {
                 out.put_back(post);
                 self.retry = Some(now + RETRY);
                 return true;
             };
-            self.posted = self.posted.wrapping_add(bytes);
+            let (registered, rest) = into_registered(post, copy);
+            rest.into_iter().for_each(|rest| out.put_back(rest));
+            // A completion returns the buffers of all operations before it, so few need to be signaled.
+            let follows = out.posts.front().is_some_and(Post::is_in_place);
+            let signaled = !follows || room == 1 || self.unsignaled >= MAX_UNSIGNALED;
+            self.posted = self.posted.wrapping_add(registered.bytes() as u32);
             self.unsignaled = if signaled { 0 } else { self.unsignaled + 1 };
             let name = (token(slot, self.posted), signaled);
-            let queued = match into_registered(post, copy) {
+            let queued = match registered {
                 Registered::Send { head, data, invalidate } => {
                     adapter.queue_send(self.endpoint, (&head, data), invalidate, name)
                 }
@@ -221,20 +226,32 @@ enum Registered {
     },
 }
 
-/// Allocates memory for bytes that are not in the arena; `Some(None)` if all are. `None`: the arena is full.
+impl Registered {
+    fn bytes(&self) -> usize {
+        let of = |data: &Pieces| data.iter().map(|(_, range)| range.len()).sum::<usize>();
+        match self {
+            Self::Send { head, data, .. } => head.len() + of(data),
+            Self::Write { data, .. } => of(data),
+        }
+    }
+}
+
+/// Allocates memory for bytes that are not in the arena, or for the first of them; `Some(None)` if all are. `None`: the arena
+/// is full.
 fn copy_of(post: &Post, (arena, account): (&Arena, &Account)) -> Option<Option<Buf>> {
     if post.is_in_place() {
         return Some(None);
     }
     let len = match post {
         Post::Send { rest, .. } => rest.len(),
-        Post::Write { range, .. } => range.len(),
+        Post::Write { range, .. } => range.len().min(COPY),
     };
     arena.alloc_for(len, account).map(Some)
 }
 
-/// Moves the bytes of a post into registered memory: into `copy`, unless they are in the arena.
-fn into_registered(post: Post, copy: Option<Buf>) -> Registered {
+/// Moves the bytes of a post into registered memory: into `copy`, unless they are in the arena. And what is left of it, if they
+/// do not all fit there.
+fn into_registered(post: Post, copy: Option<Buf>) -> (Registered, Option<Post>) {
     let mut data = Pieces::new();
     match (post, copy) {
         (Post::Send { head, rest, invalidate }, copy) => {
@@ -242,20 +259,23 @@ fn into_registered(post: Post, copy: Option<Buf>) -> Registered {
                 buf.copy_from_slice(&rest);
                 data.push((Payload::Buf(buf), 0..rest.len()));
             }
-            Registered::Send { head, data, invalidate }
+            (Registered::Send { head, data, invalidate }, None)
         }
         (Post::Write { payload, range, to }, None) => {
             data.push((payload, range));
-            Registered::Write { data, to }
+            (Registered::Write { data, to }, None)
         }
         (Post::Write { payload, range, to }, Some(mut buf)) => {
-            let mut at = 0;
-            payload.for_each_chunk(range, |bytes| {
+            let (len, mut at) = (range.len().min(COPY), 0);
+            let (now, left) = (range.start..range.start + len, range.start + len..range.end);
+            payload.for_each_chunk(now, |bytes| {
                 buf[at..at + bytes.len()].copy_from_slice(bytes);
                 at += bytes.len();
             });
             data.push((Payload::Buf(buf), 0..at));
-            Registered::Write { data, to }
+            let behind = Remote { address: to.address + len as u64, ..to };
+            let rest = Post::Write { payload, range: left.clone(), to: behind };
+            (Registered::Write { data, to }, (!left.is_empty()).then_some(rest))
         }
     }
 }
@@ -290,8 +310,8 @@ mod tests {
         assert!(copy_of(&post, (&arena, &account)).is_none(), "there is no memory");
         drop(all);
         let copy = copy_of(&post, (&arena, &account)).expect("there is memory");
-        let Registered::Write { data, to } = into_registered(post, copy) else {
-            panic!("it is a Write")
+        let (Registered::Write { data, to }, None) = into_registered(post, copy) else {
+            panic!("it is a Write, and all of it")
         };
         assert_eq!((to.address, to.key, data.len()), (2, 1, 1));
         assert!(matches!(&data[0], (Payload::Buf(buf), range)
@@ -299,5 +319,28 @@ mod tests {
         assert_eq!(account.held(), 8192);
         drop(data);
         assert_eq!(account.held(), 0);
+    }
+
+    #[test]
+    fn more_than_there_is_memory_for_in_one_piece_is_copied_in_pieces() {
+        let arena = Arena::new(1 << 20).expect("a small mapping");
+        let account = Account::default();
+        let bytes: Vec<u8> = (0..(3 << 20)).map(|at: usize| (at / 4096) as u8).collect();
+        let (from, all) = (100, bytes.len());
+        let to = Remote { key: 1, address: 1 << 40 };
+        let mut post = Some(Post::Write { payload: bytes.clone().into(), range: from..all, to });
+        let mut at = from;
+        while let Some(next) = post {
+            let copy = copy_of(&next, (&arena, &account)).expect("there is memory for a piece");
+            let (Registered::Write { data, to }, rest) = into_registered(next, copy) else {
+                panic!("it is a Write")
+            };
+            assert_eq!((to.key, to.address), (1, (1 << 40) + (at - from) as u64));
+            let (Payload::Buf(buf), range) = &data[0] else { panic!("registered memory") };
+            assert_eq!(buf[range.clone()], bytes[at..at + range.len()], "from {at} on");
+            at += range.len();
+            post = rest;
+        }
+        assert_eq!(at, all, "all of it was written");
     }
 }

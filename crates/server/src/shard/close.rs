@@ -60,8 +60,11 @@ impl<F: Front> Shard<F> {
     /// stays unread. Over RDMA the queue pair is destroyed.
     pub fn abort(&mut self, slot: ConnId) {
         let Some(conn) = self.conns.get_mut(slot) else { return };
-        if let (Wire::Stream(socket), true) = (&conn.wire, conn.phase != Phase::Closed) {
-            self.front.exec.storage.ring.abort_socket(*socket);
+        if conn.phase != Phase::Closed {
+            conn.aborted = true;
+            if let Wire::Stream(socket) = &conn.wire {
+                self.front.exec.storage.ring.abort_socket(*socket);
+            }
         }
         self.disconnect(slot);
     }

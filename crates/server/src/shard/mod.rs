@@ -271,6 +271,18 @@ impl<F: Front> Shard<F> {
 
     /// Takes a connection in.
     fn adopt(&mut self, entry: Entry<F>, portal: usize, socket: OwnedFd, peer: SocketAddr) {
+        self.attach_stream(entry.serial(), portal, socket, peer);
+        entry.keep();
+    }
+
+    /// Adds a connection over a stream, which is counted, to the shard's connections.
+    pub fn attach_stream(
+        &mut self,
+        serial: u64,
+        portal: usize,
+        socket: OwnedFd,
+        peer: SocketAddr,
+    ) -> ConnId {
         let stream = TcpStream::from(socket);
         let local = stream.local_addr().unwrap_or(peer);
         // Without it, answers wait for acknowledgements of those before (Nagle's algorithm).
@@ -279,11 +291,11 @@ impl<F: Front> Shard<F> {
         }
         let front = self.front.accept();
         let wire = Wire::Stream(self.front.exec.storage.ring.add_socket(stream.into()));
-        let conn = Conn::new(entry.serial(), (peer, local, portal), wire, front);
+        let conn = Conn::new(serial, (peer, local, portal), wire, front);
         self.front.exec.storage.connections += 1;
         let slot = self.conns.insert(conn);
-        entry.keep();
         self.touch(slot);
+        slot
     }
 
     /// Bytes have come, or the other side is gone.

@@ -143,6 +143,7 @@ pub(super) fn of(request: &Request) -> Result<Asked, Error> {
         Request::Groups
         | Request::MoveGroup { .. }
         | Request::TakeOverGroup { .. }
+        | Request::GrowGroup { .. }
         | Request::GroupConfig { .. }
         | Request::SetGroupConfig { .. } => {
             let fix = "run the command on the gateway itself";

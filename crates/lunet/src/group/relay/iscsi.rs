@@ -1,5 +1,7 @@
 //! A relay of iSCSI: the initiator's end of a session.
 
+mod reserved;
+
 use std::collections::HashMap;
 use std::time::Duration;
 
@@ -13,6 +15,7 @@ use lunet_iscsi::initiator::{
 use lunet_iscsi::pdu::{AsyncEvent, LogoutReason, TmfResponse};
 use lunet_scsi::status;
 
+use self::reserved::Reserved;
 use super::{Carrier, Happened, LOGIN, Opening, Told};
 
 /// The silence after which the owner is pinged, and how long its answer may take.
@@ -25,6 +28,8 @@ pub(in crate::group) struct Initiator {
     /// What was sent and is not answered, by ticket.
     sent: HashMap<u64, (Tag, Charge)>,
     managed: HashMap<u32, Box<dyn Send>>,
+    /// Units that the host has reserved by this relay.
+    reserved: Reserved,
 }
 
 impl Initiator {
@@ -59,6 +64,7 @@ impl Initiator {
             // Whoever has aborted it waits for no answer.
             Outcome::Aborted => {
                 drop(self.sent.remove(&token));
+                self.reserved.aborted(token);
                 return None;
             }
             // It counts as sent: nobody knows what has become of it.
@@ -78,6 +84,7 @@ impl Initiator {
         };
         let (status, sense) = (completion.status, completion.sense);
         drop(self.sent.remove(&token));
+        self.reserved.answered(token, status, &sense);
         Some(Happened::Answered(token, Answered { status, sense, residual, data }))
     }
 }
@@ -108,7 +115,8 @@ impl Carrier for Initiator {
             ..Options::new(initiator, Some(target))
         };
         let (proto, events) = (Connection::new(options), Vec::new());
-        Some(Self { proto, events, sent: HashMap::new(), managed: HashMap::new() })
+        let (sent, managed, reserved) = (HashMap::new(), HashMap::new(), Reserved::default());
+        Some(Self { proto, events, sent, managed, reserved })
     }
 
     fn host(whose: &RelayFor) -> &str {
@@ -151,6 +159,7 @@ impl Carrier for Initiator {
         let immediate = false;
         let command = Command { token: ticket, lun, cdb: &cdb, attribute, immediate, data };
         let tag = self.proto.submit(command, out).map_err(|_| ticket)?;
+        self.reserved.sent(ticket, lun, &cdb);
         self.sent.insert(ticket, (tag, charge));
         Ok(())
     }
@@ -171,7 +180,10 @@ impl Carrier for Initiator {
             },
         };
         match self.proto.manage(function, lun, referenced, out) {
-            Ok(tag) => drop(self.managed.insert(tag.number(), done)),
+            Ok(tag) => {
+                self.reserved.managed(function, lun);
+                drop(self.managed.insert(tag.number(), done));
+            }
             Err(_) => told.push(Happened::Over(Some(done))),
         }
     }
@@ -182,6 +194,10 @@ impl Carrier for Initiator {
 
     fn waits(&self) -> bool {
         !self.sent.is_empty() || !self.managed.is_empty()
+    }
+
+    fn keeps(&self) -> bool {
+        self.reserved.any()
     }
 
     fn leave(&mut self, at: Duration, out: &mut Vec<u8>) -> bool {

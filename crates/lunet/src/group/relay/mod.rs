@@ -108,6 +108,10 @@ pub(super) trait Carrier: Sized + Send + 'static {
     fn has_sent(&self) -> bool;
     /// Something is waited for.
     fn waits(&self) -> bool;
+    /// The owner has something of the host that ends with the relay: it stays although nothing goes by it.
+    fn keeps(&self) -> bool {
+        false
+    }
     /// Nothing is left: says so. True if the connection may be closed at once.
     fn leave(&mut self, at: Duration, out: &mut Vec<u8>) -> bool;
     /// What a command is answered by.
@@ -515,7 +519,8 @@ impl<C: Carrier> Session<C> {
     fn due(&self) -> Instant {
         let login = (!self.carrier.is_ready()).then(|| self.begun + LOGIN);
         let carrier = self.carrier.due().map(|at| self.begun + at);
-        let own = self.leaves.unwrap_or(self.used + IDLE);
+        let idle = if self.carrier.keeps() { Instant::now() } else { self.used } + IDLE;
+        let own = self.leaves.unwrap_or(idle);
         login.into_iter().chain(carrier).fold(own, Instant::min)
     }
 
@@ -641,7 +646,7 @@ impl<C: Carrier> Session<C> {
             if self.leaves.is_some() {
                 // Otherwise it is over when the answer is there, or the time.
                 self.over |= self.carrier.leave(at, &mut self.out);
-            } else if now.duration_since(self.used) >= IDLE {
+            } else if now.duration_since(self.used) >= IDLE && !self.carrier.keeps() {
                 self.leave(number);
             }
         }
