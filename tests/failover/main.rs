@@ -13,6 +13,7 @@ mod members;
 mod nvme;
 mod nvme_through;
 mod reserve;
+mod rest;
 mod setup;
 mod shared;
 mod through;
