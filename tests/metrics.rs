@@ -12,7 +12,7 @@ use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, ensure};
-use lunet_api::{Session as Connected, Stats, Verdict, Volume};
+use lunet_api::{Group, Session as Connected, Stats, Verdict, Volume};
 use lunet_e2e::clients::SHORT;
 use lunet_e2e::data::scratch;
 use lunet_e2e::process::{Running, leashed, output};
@@ -33,6 +33,7 @@ struct Answers {
     stats: Stats,
     sessions: Vec<Connected>,
     volumes: Vec<Volume>,
+    groups: Vec<Group>,
     verdict: Option<Verdict>,
 }
 
@@ -45,6 +46,7 @@ impl Answers {
                 serde_json::from_str::<Value>(&ask(&["sessions"])?)?["sessions"].take(),
             )?,
             volumes: serde_json::from_str(&ask(&["volume", "list"])?)?,
+            groups: serde_json::from_str(&ask(&["group", "list"])?)?,
             verdict,
         })
     }
@@ -54,6 +56,7 @@ impl Answers {
             version: env!("CARGO_PKG_VERSION"),
             stats: &self.stats,
             volumes: &self.volumes,
+            groups: &self.groups,
             sessions: &self.sessions,
             verdict: self.verdict.as_ref(),
             findings: Some(&[("risk", 0), ("slow", 1), ("note", 2)]),

@@ -398,6 +398,7 @@ fn volumes_are_made_of_images_that_are_there_and_of_new_ones() -> Result<()> {
     assert!(there.contains("already"), "{there}");
     let none = refused(&create("none", "none", &[]))?;
     assert!(none.contains("there is no such image"), "{none}");
+    assert!(none.contains("--size") && !none.contains("config apply"), "{none}");
     let gone = server.tell(&["volume", "delete", "made", "--yes"])?;
     assert!(gone.contains("its data is still in rbd://rbd/made"), "{gone}");
     let there = refused(&create("again", "made", &["--size", "8MiB"]))?;

@@ -14,6 +14,7 @@ mod network;
 mod nvme;
 mod nvme_through;
 mod reserve;
+mod rest;
 mod setup;
 mod shared;
 mod through;

@@ -95,6 +95,56 @@ export function routes(server) {
       return done(`volume ${name} is reopened: it can be flushed again`);
     });
   }
+
+  // Failover groups
+
+  const groupOf = (name) => state.groups.find((it) => it.name === name) ?? fail(missing(`group ${name}`));
+  const HEAD = "# lunet group configuration, format 1, revision ";
+  const textOf = (it) => `${HEAD}${it.config}\n${state.shared[it.name]}`;
+  const owned = (it, gateway) => {
+    it.owner = gateway;
+    it.epoch += 1;
+    it.state = gateway === it.gateway ? "owner" : "standby";
+    for (const one of it.protocols) {
+      one.access = it.state === "owner" ? "executes" : "passes-on";
+      one.owner = it.state === "owner" ? null : "192.0.2.11:3260";
+    }
+    change("groups");
+    return done(`gateway ${gateway} owns group ${it.name}, in epoch ${it.epoch}`);
+  };
+  on("GET", "/groups", "viewer", () => state.groups);
+  on("GET", "/groups/:name", "viewer", ({ name }) => groupOf(name));
+  on("GET", "/groups/:name/gateways", "viewer", ({ name }) => {
+    const it = groupOf(name);
+    const heard = (gateway) => ({ gateway, state: gateway === it.owner ? "owner" : "standby", epoch: it.epoch, config: it.config, trouble: null });
+    const silent = (gateway) => ({ gateway, state: "silent", epoch: 0, config: null, trouble: null });
+    return it.gateways.map((gateway) => (state.silent.includes(gateway) ? silent(gateway) : heard(gateway)));
+  });
+  on("POST", "/groups/:name/move", "operator", ({ name }, { body }) => {
+    const it = groupOf(name);
+    if (it.owner === body.gateway) throw new Refusal(422, "unsupported", `gateway ${body.gateway} owns group ${name} already`);
+    if (state.silent.includes(body.gateway)) throw new Refusal(409, "not-served", `group ${name} stays where it is: that gateway does not answer`);
+    return owned(it, body.gateway);
+  });
+  on("POST", "/groups/:name/take-over", "administrator", ({ name }) => owned(groupOf(name), groupOf(name).gateway));
+  on("GET", "/groups/:name/config", "operator", ({ name }, { headers }) => {
+    const it = groupOf(name);
+    headers.ETag = `"${it.config}"`;
+    return { revision: it.config, text: textOf(it) };
+  });
+  on("PUT", "/groups/:name/config", "administrator", ({ name }, { body, request, headers }) => {
+    const it = groupOf(name);
+    if (request.headers["if-match"] !== `"${it.config}"`) throw new Refusal(412, "changed", "it is not as it was any more", "read it again");
+    const wrong = body.text.split("\n").flatMap((line, at) => (line.includes("=") || /^\s*(\[.*|#.*)?$/.test(line) ? [] : [`line ${at + 1}: ${line}: is no key and value`]));
+    if (wrong.length > 0) throw new Refusal(422, "invalid", wrong.join("; "));
+    state.shared[name] = body.text;
+    it.config += 1;
+    headers.ETag = `"${it.config}"`;
+    change("groups");
+    const serve = it.gateways.filter((gateway) => !state.silent.includes(gateway));
+    return done(`revision ${it.config} of the configuration of group ${name} is in force`, { notes: [`gateways that serve by it: ${serve.join(", ")}`], incomplete: false });
+  });
+
   on("GET", "/snapshots", "viewer", () => state.snapshots);
   on("GET", "/volumes/:name/snapshots", "viewer", ({ name }) => state.snapshots.filter((it) => it.volume === name));
   on("POST", "/volumes/:name/snapshots", "operator", ({ name }, { body }) => {
@@ -412,6 +462,10 @@ export const events = {
     const it = server.state.volumes.find((one) => one.name === name);
     it.faults = [{ state, since: now(), text }];
     server.tell("changed", { what: "volumes" });
+  },
+  group(server, change) {
+    Object.assign(server.state.groups[0], change);
+    server.tell("changed", { what: "groups" });
   },
   fail(server, next) {
     server.failures.push(next);

@@ -105,6 +105,39 @@ luns = { 0 = "scratch" }
 `;
 
 /** A server with some work to do; `empty` is one that has just been installed. */
+const SHARED = `[volumes.far]
+backend = "rbd"
+image = "rbd://vms/far"
+
+[[target]]
+name = "iqn.2026-11.local.lunet:ceph"
+luns = ["far"]
+initiators = ["iqn.1998-01.com.vmware:esx1"]
+`;
+
+const group = () => ({
+  name: "ceph",
+  record: "rbd://vms/ceph",
+  gateway: 2,
+  state: "standby",
+  owner: 1,
+  heir: null,
+  epoch: 7,
+  config: 4,
+  trouble: null,
+  notices: [],
+  shared: true,
+  target: "iqn.2026-11.local.lunet:ceph",
+  gateways: [1, 2, 3],
+  volumes: [{ name: "far", image: "rbd://vms/far", lun: 0 }],
+  protocols: [
+    { protocol: "iscsi", access: "passes-on", owner: "192.0.2.11:3260", connections: 2, commands: 40211 },
+    { protocol: "nvme", access: "refuses", owner: null, connections: 0, commands: 0 },
+  ],
+  takeovers: 0,
+  deposed: 0,
+});
+
 export function initial(empty) {
   const esx = (n) => `iqn.1998-01.com.vmware:esx${n}`;
   if (empty) {
@@ -122,9 +155,15 @@ export function initial(empty) {
       config: "# lunet.toml\n",
       masks: {},
       lists: {},
+      groups: [],
+      shared: {},
+      silent: [],
     };
   }
   return {
+    groups: [group()],
+    shared: { ceph: SHARED },
+    silent: [3],
     accounts: [
       { name: "admin", role: "administrator", password: "correct horse battery" },
       { name: "vera", role: "viewer", password: "correct horse battery" },

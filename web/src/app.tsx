@@ -5,7 +5,7 @@ import type { ComponentChildren } from "preact";
 import { useSignal } from "@preact/signals";
 import { follow } from "./live";
 import { link, parts } from "./route";
-import { begin, connected, firstStart, logOut, me, startProblem } from "./state";
+import { begin, connected, firstStart, groups, logOut, me, startProblem } from "./state";
 import { Announcer } from "./ui/announce";
 import { Button, Empty, Loading, ProblemNotice } from "./ui/basics";
 import { Icon, type IconName, Mark } from "./ui/icons";
@@ -15,6 +15,7 @@ import { Bench } from "./screens/bench";
 import { ConfigurationScreen } from "./screens/configuration";
 import { Doctor } from "./screens/doctor";
 import { FirstStart, Welcome } from "./screens/first-start";
+import { Groups } from "./screens/groups";
 import { Login } from "./screens/login";
 import { NewDisk } from "./screens/new-disk";
 import { Overview } from "./screens/overview";
@@ -28,6 +29,7 @@ const NAV: { at: string; label: string; icon: IconName }[] = [
   { at: "volumes", label: "Volumes", icon: "disk" },
   { at: "access", label: "Access", icon: "access" },
   { at: "sessions", label: "Sessions", icon: "sessions" },
+  { at: "groups", label: "Groups", icon: "groups" },
   { at: "doctor", label: "Doctor", icon: "doctor" },
   { at: "tune", label: "Tune", icon: "tune" },
   { at: "bench", label: "Bench", icon: "bench" },
@@ -134,7 +136,7 @@ function Frame() {
       </header>
       <nav class="side" aria-label="Main">
         <ul>
-          {NAV.map(({ at, label, icon }) => (
+          {NAV.filter(isShown).map(({ at, label, icon }) => (
             <li key={at}>
               <a href={at ? link`${at}` : "#/"} aria-current={isAt(at, section) ? "page" : undefined}>
                 <Icon name={icon} />
@@ -154,6 +156,9 @@ function Frame() {
     </div>
   );
 }
+
+/** Who has no failover group has no use for their screen. */
+const isShown = ({ at }: { at: string }): boolean => at !== "groups" || (groups.data.value?.length ?? 0) > 0;
 
 const isAt = (at: string, section: string): boolean => at === section;
 
@@ -198,6 +203,8 @@ function Screen({ section, rest }: { section: string; rest: string[] }) {
       return <Access />;
     case "sessions":
       return <Sessions />;
+    case "groups":
+      return <Groups />;
     case "doctor":
       return <Doctor />;
     case "tune":

@@ -3,6 +3,7 @@
 import { jobMoved } from "./jobs";
 import {
   connected,
+  groups,
   HISTORY,
   history,
   jobs,
@@ -27,7 +28,7 @@ export const configChanges = signal(0);
 
 /** Everything that a screen may show, read anew. */
 export function refreshAll(): void {
-  for (const one of [volumes, snapshots, targets, portals, sessions, refused, jobs]) void one.refresh();
+  for (const one of [volumes, snapshots, targets, portals, sessions, refused, groups, jobs]) void one.refresh();
 }
 
 function changed(what: string): void {
@@ -48,6 +49,9 @@ function changed(what: string): void {
       void sessions.refresh();
       void targets.refresh();
       void refused.refresh();
+      break;
+    case "groups":
+      void groups.refresh();
       break;
     case "config":
       configChanges.value += 1;

@@ -4,6 +4,7 @@ import { computed, signal } from "@preact/signals";
 import { asProblem, get, onSessionEnd, type Problem, rememberCsrf, send, whoami } from "./api/client";
 import type {
   Facts,
+  Group,
   Interval,
   Job,
   Me,
@@ -68,9 +69,10 @@ export const targets = new Resource<Target[]>(() => get("/targets"));
 export const portals = new Resource<Portal[]>(() => get("/portals"));
 export const sessions = new Resource<Session[]>(() => get("/sessions"));
 export const refused = new Resource<Refused[]>(() => get("/refused"));
+export const groups = new Resource<Group[]>(() => get("/groups"));
 export const facts = new Resource<Facts>(() => get("/facts"));
 export const jobs = new Resource<Job[]>(() => get("/jobs"));
-const ALL = [volumes, snapshots, targets, portals, sessions, refused, facts, jobs];
+const ALL = [volumes, snapshots, targets, portals, sessions, refused, groups, facts, jobs];
 
 /** Who is logged in: `undefined` until the server has said it, `null` if nobody is. */
 export const me = signal<Me | null | undefined>(undefined);

@@ -51,12 +51,13 @@ test("a disk in a cluster of Ceph: an image that is there, or one that is made",
   await expect(page.getByText("Give pool and image")).toBeVisible();
   await page.getByLabel("Image", { exact: true }).fill("rbd://vms/far");
   await page.getByLabel("User of the cluster").fill("lunet");
+  await page.getByLabel("Keyring").fill("/etc/ceph/far.keyring");
   await page.getByLabel("Make this image").check();
   await expect(page.getByLabel("Size", { exact: true })).toBeVisible();
   await page.getByRole("button", { name: "Create the disk" }).click();
   await expect(page.getByRole("heading", { name: "far is ready" })).toBeVisible();
   const body = (await asked).postDataJSON();
-  expect(body).toMatchObject({ backend: "rbd", image: "rbd://vms/far", ceph_user: "lunet", size: 40 * 2 ** 30, path: null });
+  expect(body).toMatchObject({ backend: "rbd", image: "rbd://vms/far", ceph_user: "lunet", ceph_keyring: "/etc/ceph/far.keyring", size: 40 * 2 ** 30, path: null });
   // Its image stays, and nothing says otherwise.
   await page.goto(`${mock.url}/#/volumes/far`);
   await page.getByRole("button", { name: "Delete", exact: true }).click();

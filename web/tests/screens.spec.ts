@@ -13,6 +13,7 @@ const SCREENS: { at: string; name: string; heading: string; before?: "doctor" | 
   { at: "volumes/vm1", name: "volume", heading: "vm1" },
   { at: "access", name: "access", heading: "Access" },
   { at: "sessions", name: "sessions", heading: "Sessions", before: "details" },
+  { at: "groups", name: "groups", heading: "Failover groups" },
   { at: "doctor", name: "doctor", heading: "Doctor", before: "doctor" },
   { at: "tune", name: "tune", heading: "Tune", before: "tune" },
   { at: "bench", name: "bench", heading: "Bench", before: "bench" },

@@ -382,6 +382,9 @@ pub struct Done {
     pub notes: Vec<String>,
     /// The sessions that are concerned.
     pub sessions: Vec<SessionChange>,
+    /// It counts, and not every gateway of a failover group serves by it yet: the notes say which.
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    pub incomplete: bool,
 }
 
 /// The answer to what a change would do.

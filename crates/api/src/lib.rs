@@ -33,7 +33,10 @@ pub use change::{
 };
 pub use error::{Code, Error};
 pub use event::{Interval, OperationRates, Rates, SessionRates, ShardRates, VolumeRates};
-pub use group::{Group, GroupConfig, GroupState};
+pub use group::{
+    GatewayState, Group, GroupAccess, GroupConfig, GroupGateway, GroupProtocol, GroupState,
+    GroupVolume,
+};
 pub use part::{Part, PartKind, PartsOf, Place};
 pub use request::{Answer, Configuration, Request};
 pub use session::{Controller, OverTcp, Queue, RdmaPath, Session, Transport};

@@ -3,8 +3,8 @@
 use serde::{Deserialize, Serialize};
 
 use crate::{
-    Change, Done, Group, GroupConfig, Portal, Preview, SecretText, Session, Snapshot, Stats,
-    Target, Volume,
+    Change, Done, Group, GroupConfig, GroupGateway, Portal, Preview, SecretText, Session, Snapshot,
+    Stats, Target, Volume,
 };
 
 /// What a client asks.
@@ -30,6 +30,12 @@ pub enum Request {
     Config,
     /// The failover groups that this server is a gateway of: a list of [`Group`].
     Groups,
+    /// Which gateways of a failover group are there now: a list of [`GroupGateway`]. They are asked, which takes some seconds if
+    /// one is silent.
+    Gateways {
+        /// Its name.
+        group: String,
+    },
     /// Have a failover group go to another gateway in good order: [`Done`].
     MoveGroup {
         /// Its name.
@@ -60,6 +66,9 @@ pub enum Request {
         group: String,
         /// The text. If it begins with the line of a revision, only that one is replaced.
         text: SecretText,
+        /// Only this revision is replaced, whatever the text begins with; any if left out.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        revision: Option<u64>,
         /// Although sessions lose what they use.
         #[serde(default)]
         force: bool,
@@ -120,6 +129,8 @@ pub enum Answer {
     Config(Box<Configuration>),
     /// To [`Request::Groups`].
     Groups(Vec<Group>),
+    /// To [`Request::Gateways`].
+    Gateways(Vec<GroupGateway>),
     /// To [`Request::GroupConfig`].
     GroupConfig(GroupConfig),
     /// To [`Request::Change`].

@@ -133,6 +133,11 @@ impl OpenError {
         matches!(self, Self::Image { error, .. } if error.is_silence())
     }
 
+    /// True if there is no such image in its cluster.
+    pub fn is_no_image(&self) -> bool {
+        matches!(self, Self::Image { error, .. } if matches!(**error, lunet_rbd::Error::NoImage { .. }))
+    }
+
     /// The error for a failed system call on `path`; `action` completes "cannot ...".
     pub(crate) fn from_io(path: &Path, action: &'static str, error: io::Error) -> Self {
         let path = path.to_path_buf();

@@ -38,6 +38,10 @@ pub(crate) const JSON: &str = "application/json";
 /// How long a change may take: reserving or copying much space takes its time.
 pub(crate) const LONG: Duration = Duration::from_secs(3600);
 
+/// How long an order to a failover group may take, and a change of what its gateways share: longer than the server waits for its
+/// cluster and for the other gateways.
+const OF_GROUP: Duration = Duration::from_secs(45);
+
 const CSRF: HeaderName = HeaderName::from_static("x-lunet-csrf");
 const KEY: HeaderName = HeaderName::from_static("idempotency-key");
 
@@ -262,6 +266,9 @@ impl App {
     ) -> Result<Answer, Problem> {
         let limit = match &request {
             lunet_api::Request::Change { .. } => LONG,
+            lunet_api::Request::MoveGroup { .. }
+            | lunet_api::Request::TakeOverGroup { .. }
+            | lunet_api::Request::SetGroupConfig { .. } => OF_GROUP,
             _ => self.options.limits.answer,
         };
         let (service, who) = (Arc::clone(&self.service), who.clone());

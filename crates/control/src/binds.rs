@@ -94,6 +94,9 @@ pub(crate) async fn metrics(app: Arc<App>, call: Call) -> Result<Response, Probl
     let Answer::Volumes(volumes) = app.ask(&app.own(), Request::Volumes).await? else {
         return Err(Error::new(Code::Failed, "the server answers something else").into());
     };
+    let Answer::Groups(groups) = app.ask(&app.own(), Request::Groups).await? else {
+        return Err(Error::new(Code::Failed, "the server answers something else").into());
+    };
     let findings = app.jobs.findings();
     let findings: Option<Vec<(&str, u64)>> =
         findings.as_ref().map(|all| all.iter().map(|(name, n)| (name.as_str(), *n)).collect());
@@ -102,6 +105,7 @@ pub(crate) async fn metrics(app: Arc<App>, call: Call) -> Result<Response, Probl
             version: env!("CARGO_PKG_VERSION"),
             stats: &sample.stats,
             volumes: &volumes,
+            groups: &groups,
             sessions: &sample.sessions,
             verdict: verdict.as_ref(),
             findings: findings.as_deref(),

@@ -14,7 +14,7 @@ use lunet_gateway::{
 use lunet_rbd::{ImageName, Place, Watched};
 
 use crate::serving::{Drained, Serving, Storage};
-use crate::session::{Session, Sizes};
+use crate::session::{Present, Session, Sizes};
 use crate::shared::{self, Heard, Shared, Shares};
 use crate::store::{Error, Said};
 
@@ -118,6 +118,8 @@ pub(crate) enum Event {
     Write(Shared, Sender<std::result::Result<(), Error>>),
     /// Other gateways are to be told that it was.
     Tell(Sender<Told>),
+    /// Gateways are to say that they are there.
+    Roll(Sender<std::result::Result<Vec<Present>, Error>>),
     /// Images have other sizes.
     Sizes(OpId, Sizes),
     /// The configuration was looked at.
@@ -223,6 +225,13 @@ impl Handle {
     pub fn tell_of_shared(&self) -> Receiver<Told> {
         let (sender, told) = channel();
         drop(self.0.send(Event::Tell(sender)));
+        told
+    }
+
+    /// Asks which gateways of the group are there, and waits for them for some seconds. Nothing comes if the group ends before.
+    pub fn roll(&self) -> Receiver<std::result::Result<Vec<Present>, Error>> {
+        let (sender, told) = channel();
+        drop(self.0.send(Event::Roll(sender)));
         told
     }
 }
@@ -390,6 +399,10 @@ impl Driver {
                 Ok(Event::OfConfig(op, watched)) => self.of_config(op, watched),
                 Ok(Event::Write(shared, done)) => self.write_config(shared, done),
                 Ok(Event::Tell(told)) => self.tell_of_config(told),
+                Ok(Event::Roll(told)) => {
+                    self.beside(told, Session::roll);
+                    None
+                }
                 Ok(Event::Made(op, made)) => self.made(op, *made),
                 Ok(Event::Sizes(op, sizes)) => self.have_sizes(op, &sizes),
                 Ok(Event::Seen) => {

@@ -25,5 +25,6 @@ mod store;
 
 pub use driver::{Agrees, Config, Group, Handle, Status, Told, begin, spawn};
 pub use serving::{Drained, Serving, Storage};
+pub use session::Present;
 pub use shared::{Heard, MAX_TEXT, Shared, Shares, Unreadable, read_shared, split, write_shared};
 pub use store::{Error, Said, create, read, remove};

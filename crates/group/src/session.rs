@@ -7,7 +7,8 @@ use std::sync::mpsc::Sender;
 use std::time::{Duration, Instant};
 
 use lunet_gateway::{
-    Ack, ClientName, Epoch, Failure, GatewayId, OpId, Record, Reply, Result, Volume,
+    Ack, ClientName, Epoch, Failure, GatewayId, Message, OpId, Record, Reply, Response, Result,
+    Volume,
 };
 use lunet_rbd::{Client, Image, ImageName, Object};
 
@@ -24,6 +25,8 @@ const INVALID: i32 = 22;
 const NOT_TAKEN: Failure = Failure::Other(5);
 /// How often the configuration is read anew because the server has changed to another one meanwhile.
 const READS: usize = 8;
+/// How long gateways have to say that they are there.
+const ROLL_LIMIT: Duration = Duration::from_secs(2);
 
 /// A client with its images, the record, and the watch of the record.
 #[derive(Debug)]
@@ -39,6 +42,19 @@ pub(crate) struct Session {
     config: Object,
     sharing: Option<Sharing>,
     silence: Silence,
+}
+
+/// A gateway that has said that it is there.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Present {
+    /// Which one it is.
+    pub gateway: GatewayId,
+    /// It owns the group.
+    pub owns: bool,
+    /// The epoch that it knows of.
+    pub epoch: Epoch,
+    /// What it serves of the configuration that the gateways share.
+    pub heard: Option<Heard>,
 }
 
 /// Images that have other sizes than the record says, with those.
@@ -166,6 +182,36 @@ impl Session {
             acks.answers.iter().filter_map(|answer| Heard::decode(answer)).collect();
         heard.sort_by_key(|one| one.gateway);
         Ok((heard, (!acks.all).then_some(limit)))
+    }
+
+    /// Which gateways are there, in the order of their numbers: the owner that the record names, if it is, and others. With what
+    /// each serves of the configuration, if they share one.
+    pub fn roll(&self) -> std::result::Result<Vec<Present>, Error> {
+        let unasked = |errno| Error::of("ask the other gateways", errno);
+        let record = self.object.read().map_err(unasked)?;
+        let record = Record::decode(&record).map_err(|_| unasked(INVALID))?;
+        let acks = self.object.notify(&Message::Ping(record.epoch).encode(), ROLL_LIMIT);
+        let answers = acks.map_err(unasked)?.answers;
+        let owner = record.owner.as_ref().map(|owner| owner.gateway);
+        let present = |answer: &Vec<u8>| match Response::decode(answer).ok()? {
+            Response::Owner(epoch) => {
+                Some(Present { gateway: owner?, owns: true, epoch, heard: None })
+            }
+            Response::NotOwner(epoch, gateway) => {
+                Some(Present { gateway, owns: false, epoch, heard: None })
+            }
+        };
+        let mut all: Vec<_> = answers.iter().filter_map(present).collect();
+        // An owner that has moved on meanwhile has said both.
+        all.sort_by_key(|one| (one.gateway, !one.owns));
+        all.dedup_by_key(|one| one.gateway);
+        if self.sharing.is_some() {
+            let (heard, _) = self.tell_of_config()?;
+            for one in &mut all {
+                one.heard = heard.iter().find(|heard| heard.gateway == one.gateway).cloned();
+            }
+        }
+        Ok(all)
     }
 
     /// What of the volumes the images have become larger than, with their sizes now, and which have become smaller; both empty if

@@ -71,8 +71,18 @@ pub struct Told {
     pub outcome: Result<String, String>,
 }
 
-/// Is told of each change that was asked for. It must not wait.
-type Ear = Box<dyn Fn(&Change, Told) + Send + Sync>;
+/// What somebody is told of.
+#[derive(Clone, Copy, Debug)]
+pub enum About<'a> {
+    /// A change of what is served.
+    Change(&'a Change),
+    /// Something else, which has changed these lists if it was done.
+    Lists(&'a [&'static str]),
+}
+
+/// Is told of each change that was asked for, and with `None` of lists that are different though nobody has asked for it. It
+/// must not wait.
+type Ear = Box<dyn Fn(About<'_>, Option<Told>) + Send + Sync>;
 
 /// Somebody who is told of each change, if there is somebody.
 #[derive(Clone, Default)]
@@ -80,25 +90,56 @@ pub struct Listener(Arc<OnceLock<Ear>>);
 
 impl Listener {
     /// Has somebody told, once.
-    pub fn set(&self, ear: impl Fn(&Change, Told) + Send + Sync + 'static) {
+    pub fn set(&self, ear: impl Fn(About<'_>, Option<Told>) + Send + Sync + 'static) {
         self.0.get_or_init(|| Box::new(ear));
     }
 
-    fn tell(&self, origin: &Origin, change: &Change, result: &anyhow::Result<Done>) {
+    /// Lists are different, though nobody has asked for it here.
+    pub fn differs(&self, lists: &'static [&'static str]) {
+        self.0.get().into_iter().for_each(|ear| ear(About::Lists(lists), None));
+    }
+
+    fn tell(
+        &self,
+        origin: &Origin,
+        (about, what): (About<'_>, String),
+        result: &anyhow::Result<Done>,
+    ) {
         let Some(ear) = self.0.get() else { return };
         let outcome = match result {
             Ok(done) => Ok(short(&done.done)),
             Err(error) => Err(short(&format!("{error:#}"))),
         };
-        ear(change, Told { origin: origin.clone(), what: described(change), outcome });
+        ear(about, Some(Told { origin: origin.clone(), what, outcome }));
     }
+}
+
+/// What was asked of a failover group, and what it concerns: `move-group name="vms" gateway=2`.
+pub fn of_group(kind: &str, group: &str, gateway: Option<u16>) -> String {
+    let gateway = gateway.map(|number| format!(" gateway={number}")).unwrap_or_default();
+    short(&format!("{kind} name={:?}{gateway}", printable(group)))
+}
+
+/// The same as [`log`] for something that is no [`Change`]: what it is, and the lists that it changes.
+pub fn log_other(
+    origin: &Origin,
+    (what, lists): (String, &[&'static str]),
+    result: &anyhow::Result<Done>,
+    listener: &Listener,
+) {
+    listener.tell(origin, (About::Lists(lists), what.clone()), result);
+    written(origin, &what, result);
 }
 
 /// Writes the line, and one for each session that loses something or stays on request, up to a bound; and tells whoever
 /// listens.
 pub fn log(origin: &Origin, change: &Change, result: &anyhow::Result<Done>, listener: &Listener) {
-    listener.tell(origin, change, result);
-    let change = described(change);
+    let what = described(change);
+    listener.tell(origin, (About::Change(change), what.clone()), result);
+    written(origin, &what, result);
+}
+
+fn written(origin: &Origin, change: &str, result: &anyhow::Result<Done>) {
     match result {
         Ok(done) => {
             tracing::info!("change by {origin}: {change}: {}", short(&done.done));
@@ -162,6 +203,26 @@ mod tests {
         assert_eq!(described(&delete), "delete-volume name=\"x?\\\"y\" force");
         let long = Change::CreateTarget { name: "z".repeat(10_000), alias: None, nvme: false };
         assert_eq!(described(&long).chars().count(), MOST + 3);
+    }
+
+    #[test]
+    fn whoever_listens_is_told_of_orders_and_of_what_nobody_has_asked_for() {
+        let (listener, heard) =
+            (Listener::default(), Arc::<std::sync::Mutex<Vec<String>>>::default());
+        let taken = heard.clone();
+        listener.set(move |about, told| {
+            let About::Lists(lists) = about else { panic!("no change was asked for") };
+            let what = told.map(|told| format!("{} {:?}", told.what, told.outcome));
+            taken.lock().unwrap().push(format!("{lists:?} {what:?}"));
+        });
+        listener.differs(&["groups"]);
+        let what = of_group("move-group", "v\u{202e}ms", Some(2));
+        assert_eq!(what, "move-group name=\"v?ms\" gateway=2");
+        let refused = Err(anyhow::anyhow!("no"));
+        log_other(&Origin::Signal, (what, &["groups"]), &refused, &listener);
+        let heard = heard.lock().unwrap();
+        assert_eq!(heard[0], "[\"groups\"] None");
+        assert!(heard[1].contains("move-group") && heard[1].contains("no"), "{heard:?}");
     }
 
     #[test]

@@ -25,6 +25,9 @@ pub enum How {
     Remake,
 }
 
+/// The next step for an image of Ceph.
+const THEN_APPLY: &str = ", and then run `lunet config apply`";
+
 /// Why a volume is not served, in one sentence with the next step.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("volume {volume}: {text}")]
@@ -37,6 +40,8 @@ pub struct Failure {
     pub known: bool,
     /// Its cluster has not answered: it is asked again later.
     pub silent: bool,
+    /// The image that it is to be is not there.
+    no_image: bool,
 }
 
 /// What is wrong with the storage of a volume.
@@ -131,18 +136,31 @@ impl Failure {
             }
             error => error.to_string(),
         };
-        Self { silent: error.is_silence(), ..Self::of(config, known, kind, text) }
+        let (silent, no_image) = (error.is_silence(), error.is_no_image());
+        Self { silent, no_image, ..Self::of(config, known, kind, text) }
+    }
+
+    /// The same of a volume that was to be created just now: it is in no configuration that could be applied.
+    #[must_use]
+    pub fn of_new_volume(self) -> Self {
+        let Some(what) = self.text.strip_suffix(THEN_APPLY) else { return self };
+        let made = match self.no_image {
+            true => ", or give a size (`--size`), with which lunet makes it,",
+            false => ",",
+        };
+        Self { text: format!("{what}{made} and then create the volume again"), ..self }
     }
 
     /// The volume is its failover group's to open.
     pub fn waits(config: &Volume, group: &str) -> Self {
         let text = format!("group {group} has not opened it: `lunet group list` says more");
-        Self { volume: config.name.clone(), text, kind: Kind::Missing, known: true, silent: false }
+        let (volume, kind, silent) = (config.name.clone(), Kind::Missing, false);
+        Self { volume, text, kind, known: true, silent, no_image: false }
     }
 
     fn of(config: &Volume, known: bool, kind: Kind, what: String) -> Self {
         let (volume, text) = (config.name.clone(), what);
-        Self { volume, text, kind, known, silent: false }.with_next_step(config)
+        Self { volume, text, kind, known, silent: false, no_image: false }.with_next_step(config)
     }
 
     fn with_next_step(self, config: &Volume) -> Self {
@@ -154,9 +172,7 @@ impl Failure {
                  recreate {name} --yes`"
             ),
             // What to do with an image of Ceph, its own sentence has.
-            Kind::Missing if matches!(config.backend, Backend::Rbd { .. }) => {
-                ", and then run `lunet config apply`".to_owned()
-            }
+            Kind::Missing if matches!(config.backend, Backend::Rbd { .. }) => THEN_APPLY.to_owned(),
             Kind::Missing => ": bring it back and run `lunet config apply`".to_owned(),
             Kind::CutShort | Kind::Another => format!(
                 ": bring the right one back and run `lunet config apply`, or take this one as it is with \
@@ -326,5 +342,29 @@ pub fn remember<'a>(data: &Path, volumes: impl Iterator<Item = &'a Open>) {
         if let Err(error) = kept {
             tracing::warn!(volume = %name, "{error:#}");
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_volume_that_was_to_be_created_is_no_matter_of_a_configuration_to_apply() {
+        let failed = |no_image| Failure {
+            volume: "a".into(),
+            text: format!("rbd://rbd/a: why{THEN_APPLY}"),
+            kind: Kind::Missing,
+            known: false,
+            silent: false,
+            no_image,
+        };
+        let told = failed(true).of_new_volume();
+        let wanted = "rbd://rbd/a: why, or give a size (`--size`), with which lunet makes it, and then create the volume again";
+        assert_eq!(told.text(), wanted);
+        let told = failed(false).of_new_volume();
+        assert_eq!(told.text(), "rbd://rbd/a: why, and then create the volume again");
+        let other = Failure { text: "why".into(), ..failed(false) };
+        assert_eq!(other.of_new_volume().text(), "why");
     }
 }

@@ -31,6 +31,9 @@ use crate::second::{self, Second};
 use crate::serve::{self, Made};
 use crate::{exposure, form, holder, identity, ready, trouble};
 
+/// What is different when a group has another configuration.
+const OF_GROUP: &[&str] = &["groups", "volumes", "targets", "sessions", "config"];
+
 /// How long whatever looks at a volume has to end at the end of the server.
 const LOOKS_END: Duration = Duration::from_secs(1);
 
@@ -94,7 +97,8 @@ impl Opened {
             start(&config, &served).map_err(|error| not_started(&error, &served.plan))?;
         let nvme = Arc::new(nvme);
         let manager = Arc::new(Manager::new(&options, (server.handle(), nvme.clone()), served));
-        let groups = match Groups::start(&config, (&server.handle(), &nvme), &manager) {
+        let (listener, servers) = (Listener::default(), (&server.handle(), &nvme));
+        let groups = match Groups::start(&config, servers, &manager, &listener) {
             Ok(groups) => Arc::new(groups),
             Err(error) => {
                 let _ = nvme.take().map(|nvme| nvme.stop(Duration::ZERO));
@@ -110,7 +114,7 @@ impl Opened {
             nvme,
             manager,
             groups,
-            listener: Listener::default(),
+            listener,
             #[cfg(feature = "tools")]
             parts: Parts::default(),
             #[cfg(feature = "announce")]
@@ -389,7 +393,8 @@ impl Asked {
             Request::Targets => Ok(Answer::Targets(self.manager.targets())),
             Request::Portals => Ok(Answer::Portals(self.portals())),
             Request::Config => Ok(Answer::Config(Box::new(self.manager.configuration()))),
-            Request::Groups => Ok(Answer::Groups(self.groups.list())),
+            Request::Groups => Ok(Answer::Groups(self.groups.list(&self.manager.now()))),
+            Request::Gateways { group } => self.groups.gateways(&group).map(Answer::Gateways),
             Request::MoveGroup { group, gateway } => {
                 self.order(origin, &group, Some(gateway)).map(Answer::Done)
             }
@@ -400,8 +405,11 @@ impl Asked {
             Request::GroupConfig { group } => {
                 self.manager.group_config(&group).map(Answer::GroupConfig)
             }
-            Request::SetGroupConfig { group, text, force } => {
-                self.set_group_config(origin, &group, text.text(), force).map(Answer::Done)
+            Request::SetGroupConfig { group, text, revision, force } => {
+                let done = self.manager.set_group_config(&group, (text.text(), revision), force);
+                let what = audit::of_group("set-group-config", &group, None);
+                audit::log_other(origin, (what, OF_GROUP), &done, &self.listener);
+                done.map(Answer::Done)
             }
             Request::Change { change, .. } => {
                 let done = self.manager.change(&change);
@@ -415,44 +423,19 @@ impl Asked {
 
     /// Has a failover group move to a gateway, or this one take it.
     fn order(&self, origin: &Origin, group: &str, to: Option<u16>) -> Result<Done> {
-        let what = to.map_or("take-over".to_owned(), |to| format!("move to gateway {to}"));
         let done = self.groups.order(group, to);
-        match &done {
-            Ok(done) => tracing::info!("order by {origin}: group {group:?}: {what}: {}", done.done),
-            Err(error) => {
-                tracing::warn!("order by {origin}: group {group:?}: {what}: refused: {error:#}");
-            }
-        }
+        let kind = if to.is_some() { "move-group" } else { "take-over-group" };
+        let what = audit::of_group(kind, group, to);
+        audit::log_other(origin, (what, &["groups"]), &done, &self.listener);
         done
     }
 
     /// Has a group have more gateways.
     fn grow(&self, origin: &Origin, group: &str, gateways: u16) -> Result<Done> {
         let done = self.groups.grow(group, gateways);
-        match &done {
-            Ok(done) => tracing::info!("order by {origin}: {}", done.done),
-            Err(error) => tracing::warn!(
-                "order by {origin}: group {group:?}: {gateways} gateways: refused: {error:#}"
-            ),
-        }
-        done
-    }
-
-    /// Replaces what the gateways of a group share.
-    fn set_group_config(
-        &self,
-        origin: &Origin,
-        group: &str,
-        text: &str,
-        force: bool,
-    ) -> Result<Done> {
-        let done = self.manager.set_group_config(group, text, force);
-        match &done {
-            Ok(done) => tracing::info!("change by {origin}: {}", done.done),
-            Err(error) => tracing::warn!(
-                "change by {origin}: the configuration of group {group:?}: refused: {error:#}"
-            ),
-        }
+        let what = audit::of_group("grow-group", group, None);
+        let what = format!("{what} gateways={gateways}");
+        audit::log_other(origin, (what, &["groups"]), &done, &self.listener);
         done
     }
 

@@ -598,7 +598,7 @@ fn the_page_and_the_program_have_the_same_options() {
         ),
         ("bench", &["compare", "net", "verify"]),
         ("config", &["check", "apply", "show"]),
-        ("group", &["list", "create", "config", "move", "take-over"]),
+        ("group", &["list", "gateways", "create", "config", "move", "take-over"]),
         ("sessions", &["end"]),
         ("portal", &["list", "add", "remove"]),
         ("target", &["allow", "open", "deny"]),

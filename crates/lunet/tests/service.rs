@@ -178,3 +178,39 @@ fn a_report_has_no_secret() {
     // A report that is there is not written over.
     assert!(!support().expect("it runs").status.success());
 }
+
+#[test]
+fn a_report_tells_of_failover_groups_and_has_no_secret_of_theirs() {
+    let secret = "planted-secret-3";
+    // As a gateway keeps it: there is no cluster, and so it serves nothing of the group.
+    let shared = format!(
+        "# lunet group configuration, format 1, revision 7\n[volumes.a]\nbackend = 'rbd'\nimage = 'rbd://p/a'\n\
+         [[target]]\nname = 'iqn.2026-11.l:g'\nluns = ['a']\nalias = 'not {secret} but'\n\
+         [[target.user]]\nname = 'anna'\nsecret = '{secret}'\n"
+    );
+    let group = "[server]\nalua = 'implicit'\n[group.vms]\nrecord = 'rbd://p/vms'\ngateway = 1\nshared = true\n\
+                 ceph-conf = '/nowhere/ceph.conf'\n";
+    let server = Server::start(&format!("{VOLUMES}{TARGET}{group}"), |_, folder| {
+        let kept = folder.join("data/groups");
+        fs::create_dir_all(&kept).expect("it is made");
+        fs::write(kept.join("vms.toml"), &shared).expect("it is written");
+    });
+    let file = server.folder.path().join("report.tar");
+    let support = lunet(&["support", path(&file), "--data", &server.data()]).output();
+    let told = printed(support.expect("it runs"));
+    let archive = fs::read(&file).expect("it is there");
+    let text = String::from_utf8_lossy(&archive);
+    assert!(!text.contains("planted-secret"), "a secret is in the report");
+    for words in [
+        "\"record\": \"rbd://p/vms\"",
+        "revision 7",
+        "anna",
+        "not *** but",
+        "group vms\nnot known: ",
+    ] {
+        assert!(text.contains(words), "{words}");
+    }
+    for name in ["groups.json", "groups.toml", "gateways.txt"] {
+        assert!(told.contains(&format!("  {name} ")), "{name}: {told}");
+    }
+}

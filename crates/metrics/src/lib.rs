@@ -5,11 +5,12 @@
 //! labels only on request, and only so many of them.
 #![forbid(unsafe_code)]
 
+mod groups;
 mod server;
 mod text;
 mod volumes;
 
-use lunet_api::{Session, Stats, Verdict, Volume};
+use lunet_api::{Group, Session, Stats, Verdict, Volume};
 
 pub use self::text::Format;
 use self::text::Text;
@@ -26,6 +27,8 @@ pub struct Snapshot<'a> {
     pub stats: &'a Stats,
     /// Its volumes, for what they take up.
     pub volumes: &'a [Volume],
+    /// The failover groups that it is a gateway of.
+    pub groups: &'a [Group],
     /// Its sessions.
     pub sessions: &'a [Session],
     /// What binds it, if that is known.
@@ -53,6 +56,10 @@ pub fn render_as(snapshot: &Snapshot<'_>, format: Format) -> String {
     volumes::operations(&mut text, snapshot.stats);
     volumes::storage(&mut text, snapshot);
     volumes::time(&mut text, snapshot.stats);
+    // Who has no group has no such metrics.
+    if !snapshot.groups.is_empty() {
+        groups::all(&mut text, snapshot.groups);
+    }
     if let Some(verdict) = snapshot.verdict {
         volumes::verdict(&mut text, verdict);
     }

@@ -1,7 +1,7 @@
 use std::collections::BTreeSet;
 
 use lunet_api::{
-    AtLimit, Binding, BoundBy, LimitKind, Session, Stats, Verdict, Volume, VolumeBinding,
+    AtLimit, Binding, BoundBy, Group, LimitKind, Session, Stats, Verdict, Volume, VolumeBinding,
 };
 use serde_json::json;
 
@@ -31,6 +31,13 @@ fn session(initiator: &str) -> Session {
     serde_json::from_value(session).expect("a session")
 }
 
+fn group() -> Group {
+    let group = json!({"name": "vms", "gateway": 2, "state": "standby", "owner": 1, "epoch": 7, "config": 8,
+                       "notices": ["why"], "takeovers": 3, "deposed": 4,
+                       "protocols": [{"protocol": "iscsi", "access": "passes-on", "connections": 5, "commands": 6}]});
+    serde_json::from_value(group).expect("a group")
+}
+
 fn verdict() -> Verdict {
     let at_limit =
         Some(AtLimit { kind: LimitKind::Drive, name: "sda".to_owned(), ..AtLimit::default() });
@@ -47,6 +54,7 @@ fn everything_is_there_with_its_value() {
         version: "1.2.3",
         stats: &stats,
         volumes: &volumes,
+        groups: &[group()],
         sessions: &[session("iqn.a")],
         verdict: Some(&verdict),
         findings: Some(&[("risk", 1), ("slow", 0)]),
@@ -89,6 +97,16 @@ fn everything_is_there_with_its_value() {
         "lunet_bound_by{volume=\"vm\",resource=\"storage\"} 1",
         "lunet_server_at_limit{kind=\"drive\",name=\"sda\"} 1",
         "lunet_at_limit{volume=\"vm\",kind=\"drive\",name=\"sda\"} 1",
+        "lunet_group_state{group=\"vms\",state=\"standby\"} 1",
+        "lunet_group_state{group=\"vms\",state=\"owner\"} 0",
+        "lunet_group_owner{group=\"vms\"} 1",
+        "lunet_group_epoch{group=\"vms\"} 7",
+        "lunet_group_config_revision{group=\"vms\"} 8",
+        "lunet_group_notices{group=\"vms\"} 1",
+        "lunet_group_takeovers_total{group=\"vms\"} 3",
+        "lunet_group_deposed_total{group=\"vms\"} 4",
+        "lunet_group_passed_on_operations_total{group=\"vms\",protocol=\"iscsi\"} 6",
+        "lunet_group_connections{group=\"vms\",protocol=\"iscsi\"} 5",
         "lunet_part_bytes_total{kind=\"drive\",part=\"sda\",direction=\"read\"} 7",
         "lunet_part_most_bytes_per_second{kind=\"drive\",part=\"sda\",direction=\"write\"} 9",
     ] {
@@ -112,6 +130,7 @@ fn initiators_are_named_on_request_and_not_without_bound() {
         version: "1",
         stats: &stats,
         volumes: &[],
+        groups: &[],
         sessions: &sessions,
         verdict: None,
         findings: None,
@@ -123,5 +142,5 @@ fn initiators_are_named_on_request_and_not_without_bound() {
     assert_eq!(of_initiators.count(), MOST_INITIATORS + 1);
     assert!(text.contains("lunet_initiator_sessions{initiator=\"\"} 10\n"), "{text}");
     // What is not known is not there.
-    assert!(!text.contains("bound_by") && !text.contains("doctor"));
+    assert!(!text.contains("bound_by") && !text.contains("doctor") && !text.contains("group"));
 }

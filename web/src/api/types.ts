@@ -48,6 +48,49 @@ export interface Volume {
   snapshots: number;
 }
 
+/** What this gateway does over one protocol. */
+export interface GroupProtocol {
+  protocol: string;
+  access: string;
+  owner: string | null;
+  connections: number;
+  commands: number;
+}
+
+/** A failover group, as this gateway knows it. */
+export interface Group {
+  name: string;
+  record: string;
+  gateway: number;
+  state: string;
+  owner: number | null;
+  heir: number | null;
+  epoch: number;
+  /** The revision of the shared configuration that is served. */
+  config?: number | null;
+  notices: string[];
+  shared: boolean;
+  target: string | null;
+  gateways: number[];
+  volumes: { name: string; image: string; lun: number }[];
+  protocols: GroupProtocol[];
+  takeovers: number;
+  deposed: number;
+}
+
+export interface GroupGateway {
+  gateway: number;
+  state: string;
+  epoch: number;
+  config: number | null;
+  trouble: string | null;
+}
+
+export interface GroupConfig {
+  revision: number;
+  text: string;
+}
+
 export interface Snapshot {
   volume: string;
   snapshot: string;
@@ -142,6 +185,8 @@ export interface SessionChange {
 }
 
 export interface Done {
+  /** Not every gateway of a failover group serves by it yet. */
+  incomplete?: boolean;
   done: string;
   notes: string[];
   sessions: SessionChange[];

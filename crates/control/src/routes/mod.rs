@@ -1,5 +1,6 @@
 //! The routes, one by one. The router and the OpenAPI document are made of [`TABLE`].
 
+mod groups;
 mod people;
 mod server;
 mod targets;
@@ -283,8 +284,14 @@ fn number(call: &Call, name: &str) -> Result<u16, Problem> {
 
 /// Every route.
 pub(crate) static TABLE: &[Route] = &{
-    const PARTS: [&[Route]; 5] =
-        [volumes::ROUTES, targets::ROUTES, server::ROUTES, people::ROUTES, work::ROUTES];
+    const PARTS: [&[Route]; 6] = [
+        volumes::ROUTES,
+        targets::ROUTES,
+        groups::ROUTES,
+        server::ROUTES,
+        people::ROUTES,
+        work::ROUTES,
+    ];
     const COUNT: usize = {
         let (mut count, mut at) = (0, 0);
         while at < PARTS.len() {

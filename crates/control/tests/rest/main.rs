@@ -3,6 +3,7 @@
 
 mod access;
 mod changes;
+mod groups;
 mod hostile;
 mod limits;
 mod local;

@@ -10,8 +10,8 @@ use std::sync::{Arc, Condvar, Mutex};
 use std::time::{Duration, Instant};
 
 use lunet_api::{
-    Answer, Change, Code, Configuration, Difference, Done, Error, Preview, Request, Stats, Target,
-    User, Volume,
+    Answer, Change, Code, Configuration, Difference, Done, Error, Group, GroupConfig, GroupGateway,
+    Preview, Request, Stats, Target, User, Volume,
 };
 use lunet_control::{
     AuditEntry, Bound, Control, Limits, Listeners, Notifier, Options, Principal, RefusedLogin,
@@ -33,6 +33,11 @@ pub struct Fake {
     pub pending: Mutex<Option<String>>,
     /// Who may log in to the target.
     pub initiators: Mutex<Option<String>>,
+    /// What the gateways of its group share, with its revision, and whether another gateway writes just before a change does.
+    pub shared: Mutex<(u64, String)>,
+    pub outpaced: AtomicBool,
+    /// Orders to its group.
+    pub orders: Mutex<Vec<String>>,
     hangs: Mutex<bool>,
     wake: Condvar,
     pub notifier: Notifier,
@@ -52,6 +57,34 @@ impl Fake {
         let mut hangs = self.hangs.lock().unwrap();
         while *hangs {
             hangs = self.wake.wait(hangs).unwrap();
+        }
+    }
+
+    fn order(&self, who: &Principal, what: String) -> Result<Answer, Error> {
+        self.orders.lock().unwrap().push(format!("{what} by {}", who.name));
+        match what.as_str() {
+            "move 9" => Err(Error::new(Code::NotServed, "that gateway does not answer")),
+            _ => {
+                self.notifier.differs("groups");
+                Ok(Answer::Done(Done { done: what, ..Done::default() }))
+            }
+        }
+    }
+
+    fn share(&self, text: &str, wanted: Option<u64>, force: bool) -> Result<Done, Error> {
+        let mut shared = self.shared.lock().unwrap();
+        if self.outpaced.load(Ordering::Acquire) {
+            shared.0 += 1;
+        }
+        match wanted {
+            Some(wanted) if wanted != shared.0 => {
+                Err(Error::new(Code::ChangedByHand, "it was changed meanwhile"))
+            }
+            _ if text.contains("wrong") => Err(Error::new(Code::Invalid, "line 2: x: is no key")),
+            _ => {
+                *shared = (shared.0 + 1, text.to_owned());
+                Ok(Done { done: format!("force {force}"), incomplete: true, ..Done::default() })
+            }
         }
     }
 
@@ -114,8 +147,30 @@ impl Service for Fake {
             }
             Request::Snapshots { .. } => Answer::Snapshots(Vec::new()),
             Request::Portals => Answer::Portals(Vec::new()),
-            Request::Groups => Answer::Groups(Vec::new()),
-            Request::MoveGroup { .. }
+            Request::Groups => Answer::Groups(vec![Group {
+                name: "vms".into(),
+                gateway: 2,
+                owner: Some(1),
+                ..Group::default()
+            }]),
+            Request::Gateways { group } if group == "vms" => {
+                Answer::Gateways(vec![GroupGateway { gateway: 1, ..GroupGateway::default() }])
+            }
+            Request::MoveGroup { group, gateway } if group == "vms" => {
+                self.order(who, format!("move {gateway}"))?
+            }
+            Request::TakeOverGroup { group } if group == "vms" => {
+                self.order(who, "take-over".to_owned())?
+            }
+            Request::GroupConfig { group } if group == "vms" => {
+                let (revision, text) = self.shared.lock().unwrap().clone();
+                Answer::GroupConfig(GroupConfig { revision, text })
+            }
+            Request::SetGroupConfig { group, text, revision, force } if group == "vms" => {
+                Answer::Done(self.share(text.text(), revision, force)?)
+            }
+            Request::Gateways { .. }
+            | Request::MoveGroup { .. }
             | Request::TakeOverGroup { .. }
             | Request::GrowGroup { .. }
             | Request::GroupConfig { .. }
@@ -211,6 +266,9 @@ pub fn start(wanted: Wanted) -> Server {
         text: Mutex::new("[server]\n".into()),
         pending: Mutex::default(),
         initiators: Mutex::default(),
+        shared: Mutex::default(),
+        outpaced: AtomicBool::new(false),
+        orders: Mutex::default(),
         hangs: Mutex::new(false),
         wake: Condvar::new(),
         notifier: notifier.clone(),

@@ -23,6 +23,14 @@ use super::{Ask, answer, print};
 pub enum GroupCommand {
     /// List the failover groups: what this gateway is in each, and who owns it
     List(Ask),
+    /// List the gateways of a group: which are there now, what each is, and by which revision it serves
+    Gateways {
+        /// Its name in the configuration of the gateway that is asked
+        #[arg(value_name = "NAME")]
+        name: String,
+        #[command(flatten)]
+        ask: Ask,
+    },
     /// Write the record of a new group into its cluster, from the configuration of this gateway
     Create {
         /// Its name in the configuration
@@ -96,6 +104,9 @@ pub enum GroupCommand {
 pub fn run(command: GroupCommand) -> Result<ExitCode> {
     match command {
         GroupCommand::List(ask) => answer(&ask, Client::groups, |all| tables::groups(all)),
+        GroupCommand::Gateways { name, ask } => {
+            answer(&ask, |client| client.gateways(name), |all| tables::gateways(all))
+        }
         GroupCommand::Create { name, gateways, config, shared } => {
             let file = config.unwrap_or_else(of_service);
             let done = match shared {

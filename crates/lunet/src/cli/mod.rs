@@ -149,15 +149,19 @@ impl Ask {
 
     /// Prints what was done, and what should be known of it.
     fn done(&self, done: Done) -> Result<ExitCode> {
+        let code = match done.incomplete {
+            true => ExitCode::from(NOT_EVERYWHERE),
+            false => ExitCode::SUCCESS,
+        };
         if self.json {
             print(&json_text(&done)?)?;
-            return Ok(ExitCode::SUCCESS);
+            return Ok(code);
         }
         print(&format!("{}\n", done.done))?;
         for note in done.notes {
             let _ = writeln!(io::stderr(), "lunet: note: {note}");
         }
-        Ok(ExitCode::SUCCESS)
+        Ok(code)
     }
 }
 
@@ -167,6 +171,9 @@ impl Rules {
         self.with.ask.change(change(self.with.force, self.keep_sessions))
     }
 }
+
+/// The exit code of a change that counts, and that not every gateway of a failover group serves by yet.
+const NOT_EVERYWHERE: u8 = 3;
 
 /// Asks, and prints the answer as a table or as JSON.
 pub fn answer<T: Serialize>(

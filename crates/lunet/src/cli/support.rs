@@ -27,6 +27,9 @@ use super::{Where, print, version};
 /// Lines of the log.
 const LINES: &str = "2000";
 
+/// Lines of the log among which those about failover groups are looked for.
+const MANY_LINES: &str = "20000";
+
 /// How long they may take: the journal may be on a disk that does not answer.
 const LOG_TIME: Duration = Duration::from_secs(60);
 
@@ -79,14 +82,17 @@ pub fn run(options: &Support) -> Result<ExitCode> {
     let now = now.as_secs();
     let client = options.place.client();
     let mut members = Vec::new();
-    let mut add = |name, what, text| members.push(Member::new(name, what, text));
-    add("version.json", "version and build", Ok(format!("{:#}\n", version::about())));
+    let about = Ok(format!("{:#}\n", version::about()));
+    members.push(Member::new("version.json", "version and build", about));
     let mut named = BTreeSet::from([Layout::of_service(|_| None).config]);
     named.extend(options.config.clone());
     match &client {
         Ok(client) => {
+            let mut add = |name, what, text| members.push(Member::new(name, what, text));
             let shown = client.config();
             named.extend(shown.iter().map(|shown| PathBuf::from(&shown.file)));
+            // What groups share has secrets that are in no other file here.
+            named.extend(shown.iter().flat_map(|shown| copies(Path::new(&shown.data))));
             let shown = shown.map(|shown| masked(&shown.text)).map_err(Into::into);
             add("lunet.toml", "configuration, without secrets", shown);
             add("stats.json", "statistics", json(client.stats()));
@@ -95,12 +101,14 @@ pub fn run(options: &Support) -> Result<ExitCode> {
             add("volumes.json", "volumes", json(client.volumes()));
             add("targets.json", "targets", json(client.targets()));
             add("portals.json", "portals", json(client.portals()));
+            members.extend(of_groups(client, &options.unit));
         }
         Err(error) => {
-            let why = Err(anyhow!("{error:#}"));
-            add("server.txt", "configuration, statistics, sessions and volumes of a lunet", why);
+            let (why, what) = (Err(anyhow!("{error:#}")), "what a lunet that runs says of itself");
+            members.push(Member::new("server.txt", what, why));
         }
     }
+    let mut add = |name, what, text| members.push(Member::new(name, what, text));
     let found = facts(&Live);
     let rules = Loader::default().with_own()?.finish();
     let machine = capture(&Live, &rules).map(|(tree, _)| tree.to_text());
@@ -108,7 +116,7 @@ pub fn run(options: &Support) -> Result<ExitCode> {
     let report =
         Checks::embedded().map(|checks| doctor::page(&doctor::examine(&found, &checks), true));
     add("doctor.txt", "what `lunet doctor --verbose` says", report.map_err(Into::into));
-    add("log.txt", "the last lines of the service's log", log(&options.unit));
+    add("log.txt", "the last lines of the service's log", log(&options.unit, LINES));
     let secrets = known(&named);
     for member in &mut members {
         member.text = without(&member.text, &secrets);
@@ -140,10 +148,53 @@ fn verdict(client: &Client) -> Result<String> {
     Ok(told.as_ref().map(tables::verdict).unwrap_or_default())
 }
 
-fn log(unit: &str) -> Result<String> {
+/// What the server knows of failover groups, if it is a gateway of some: what it is in each, who else is there, what they share,
+/// and what its log says of them.
+fn of_groups(client: &Client, unit: &str) -> Vec<Member> {
+    let groups = match client.groups() {
+        Ok(groups) if groups.is_empty() => return Vec::new(),
+        groups => groups,
+    };
+    let names: Vec<String> = groups.iter().flatten().map(|group| group.name.clone()).collect();
+    let mut members = vec![Member::new("groups.json", "failover groups", json(groups))];
+    let (mut gateways, mut shared) = (String::new(), String::new());
+    for name in names {
+        let there = client.gateways(name.clone());
+        let there = there
+            .map_or_else(|error| format!("not known: {error}\n"), |all| tables::gateways(&all));
+        gateways.push_str(&format!("group {name}\n{there}"));
+        let text = match client.group_config(name.clone()) {
+            Ok(shown) => masked(&shown.text),
+            Err(error) => format!("# {error}\n"),
+        };
+        shared.push_str(&format!("# group {name}\n{text}\n"));
+    }
+    let lines = log(unit, MANY_LINES).map(|lines| about_groups(&lines));
+    members.push(Member::new("gateways.txt", "gateways that are there", Ok(gateways)));
+    members.push(Member::new("groups.toml", "what they share, without secrets", Ok(shared)));
+    members.push(Member::new("groups-log.txt", "what the log says of groups", lines));
+    members
+}
+
+/// The lines of a log that are about failover groups.
+fn about_groups(lines: &str) -> String {
+    let is = |line: &&str| line.contains("group") || line.contains("gateway");
+    lines.lines().filter(is).map(|line| format!("{line}\n")).collect()
+}
+
+/// The files of what groups share in a data directory, as far as this user may read it.
+fn copies(data: &Path) -> Vec<PathBuf> {
+    let found = std::fs::read_dir(data.join("groups")).into_iter().flatten().flatten();
+    found
+        .map(|one| one.path())
+        .filter(|path| path.extension().is_some_and(|it| it == "toml"))
+        .collect()
+}
+
+fn log(unit: &str, lines: &str) -> Result<String> {
     let mut command = Command::new("journalctl");
     command
-        .args(["--no-pager", "--output=short-iso", "--lines", LINES, "--unit", unit])
+        .args(["--no-pager", "--output=short-iso", "--lines", lines, "--unit", unit])
         .stdin(Stdio::null())
         .stdout(Stdio::piped())
         .stderr(Stdio::piped());

@@ -7,8 +7,8 @@ use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use lunet_api::{
-    Call, Change, Configuration, Done, Group, GroupConfig, Portal, Preview, Request, SecretText,
-    Session, Snapshot, Stats, Target, Unread, Volume, read_reply,
+    Call, Change, Configuration, Done, Group, GroupConfig, GroupGateway, Portal, Preview, Request,
+    SecretText, Session, Snapshot, Stats, Target, Unread, Volume, read_reply,
 };
 use serde::de::DeserializeOwned;
 use serde_json::Value;
@@ -112,6 +112,10 @@ impl Client {
         self.ask(&Request::Groups)
     }
 
+    pub fn gateways(&self, group: String) -> Result<Vec<GroupGateway>, Error> {
+        self.ask(&Request::Gateways { group })
+    }
+
     pub fn move_group(&self, group: String, gateway: u16) -> Result<Done, Error> {
         self.ask(&Request::MoveGroup { group, gateway })
     }
@@ -134,7 +138,7 @@ impl Client {
         text: SecretText,
         force: bool,
     ) -> Result<Done, Error> {
-        self.ask(&Request::SetGroupConfig { group, text, force })
+        self.ask(&Request::SetGroupConfig { group, text, revision: None, force })
     }
 
     pub fn change(&self, change: Change) -> Result<Done, Error> {
@@ -200,7 +204,10 @@ fn exchange(stream: &mut UnixStream, request: &Request) -> io::Result<Zeroizing<
     let changes = matches!(request, Request::Change { .. } | Request::SetGroupConfig { .. });
     let orders = matches!(
         request,
-        Request::MoveGroup { .. } | Request::TakeOverGroup { .. } | Request::GrowGroup { .. }
+        Request::MoveGroup { .. }
+            | Request::TakeOverGroup { .. }
+            | Request::GrowGroup { .. }
+            | Request::Gateways { .. }
     );
     let time = match (changes, orders) {
         (true, _) => LONG_TIME,

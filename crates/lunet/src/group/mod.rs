@@ -6,15 +6,16 @@ mod fronts;
 mod relay;
 mod serving;
 mod sharing;
+mod told;
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, PoisonError, Weak};
 use std::time::Duration;
 
 use anyhow::{Context, Result, bail};
-use lunet_api::{Code, Done, GroupState};
+use lunet_api::{Code, Done};
 use lunet_front_iscsi::Handle;
-use lunet_gateway::{Condition, Epoch, Gateway, GatewayId, Order, Portals};
+use lunet_gateway::{Condition, Epoch, Gateway, GatewayId, Order, Portals, Refusal};
 use lunet_group::{Agrees, Said, Shares, Status};
 use lunet_os::sync::{Mutex, MutexGuard};
 
@@ -22,10 +23,11 @@ use self::agreement::{Expected, record_of};
 use self::fronts::{Fronts, Relays};
 use self::serving::Server;
 use self::sharing::{Taker, Writers};
+use crate::audit::Listener;
 use crate::config::{self, Config, Group, Pending};
 use crate::copies;
 use crate::identity::Machine;
-use crate::live::Manager;
+use crate::live::{Manager, Served};
 use crate::second::Second;
 use crate::trouble::refuse;
 
@@ -115,11 +117,36 @@ struct State {
     /// Why the group cannot have the volumes of its configuration.
     not_had: Option<String>,
     /// Why the latest order was not carried out.
-    refused: Option<String>,
+    refused: Option<Refusal>,
     /// The revision of the configuration in the cluster that is served.
     revision: Option<u64>,
-    /// For how many gateways the record has target ports.
-    gateways: usize,
+    /// The gateways that the record was made for.
+    gateways: Vec<u16>,
+    /// Where commands are passed on to, as long as another gateway owns the group.
+    owner: Portals,
+    /// How often this gateway has become the owner.
+    takeovers: u64,
+    /// How often its connections were reset, as it owns the group no more.
+    deposed: u64,
+}
+
+impl State {
+    /// Of a gateway that has just started, by this revision.
+    const fn new(revision: Option<u64>) -> Self {
+        let (condition, epoch) = (Condition::Fenced, Epoch(0));
+        Self {
+            status: Status { condition, epoch, owner: None, heir: None },
+            trouble: None,
+            notice: None,
+            not_had: None,
+            refused: None,
+            revision,
+            gateways: Vec::new(),
+            owner: Portals { iscsi: None, nvme: None },
+            takeovers: 0,
+            deposed: 0,
+        }
+    }
 }
 
 /// A group of which it is not known yet what its gateways share.
@@ -144,6 +171,10 @@ struct Running {
     config: Group,
     state: Arc<Mutex<State>>,
     group: lunet_group::Group,
+    /// What is passed on over iSCSI, and over NVMe if the group is served so.
+    counts: (Arc<relay::Counts>, Option<Arc<relay::Counts>>),
+    /// Who was there, and when that was asked last.
+    present: Arc<Mutex<told::Present>>,
 }
 
 /// All groups of a server.
@@ -152,6 +183,7 @@ pub struct Groups {
     all: Arc<Mutex<Vec<Running>>>,
     waiting: Arc<Mutex<Vec<Waiting>>>,
     ending: Ending,
+    listener: Listener,
 }
 
 /// What a group is started with, when what its gateways share is known.
@@ -159,6 +191,7 @@ struct Starter {
     iscsi: Handle,
     nvme: Arc<Second>,
     manager: Weak<Manager>,
+    listener: Listener,
     all: Arc<Mutex<Vec<Running>>>,
     waiting: Arc<Mutex<Vec<Waiting>>>,
     ending: Ending,
@@ -187,6 +220,7 @@ impl Starter {
         if one.trouble.as_ref() != Some(&trouble) {
             tracing::error!(group = %group.name, "not served: {trouble}");
             one.trouble = Some(trouble);
+            self.listener.differs(told::LISTS);
         }
     }
 
@@ -212,15 +246,18 @@ impl Starter {
         if self.ending.is_near() {
             return Ok(());
         }
-        all.push(start(config, own, (&self.iscsi, self.nvme.handle(), &manager), &self.ending)?);
+        let servers = (&self.iscsi, self.nvme.handle(), &manager);
+        all.push(start(config, own, servers, (&self.ending, &self.listener))?);
         drop(all);
         lock(&self.waiting).retain(|one| one.config.name != group.name);
+        self.listener.differs(told::ALL_LISTS);
         Ok(())
     }
 }
 
 impl Groups {
-    /// Starts the groups of a configuration. Nothing of them is served before one owns its group.
+    /// Starts the groups of a configuration. Nothing of them is served before one owns its group. The listener is told when
+    /// something is different of them.
     ///
     /// # Errors
     /// A target cannot be a group's, or there is no thread.
@@ -228,8 +265,9 @@ impl Groups {
         config: &Config,
         (iscsi, nvme): (&Handle, &Arc<Second>),
         manager: &Arc<Manager>,
+        listener: &Listener,
     ) -> Result<Self> {
-        let groups = Self::default();
+        let groups = Self { listener: listener.clone(), ..Self::default() };
         manager.use_clusters(Box::new(Writers(Arc::downgrade(&groups.all))));
         for group in &config.groups {
             if let Some(revision) = sharing::revision(manager, &group.name) {
@@ -239,7 +277,8 @@ impl Groups {
                      it before the cluster has been asked"
                 );
             }
-            let running = start(config, group, (iscsi, nvme.handle(), manager), &groups.ending)
+            let servers = (iscsi, nvme.handle(), manager);
+            let running = start(config, group, servers, (&groups.ending, listener))
                 .with_context(|| format!("group {}", group.name))?;
             groups.all().push(running);
         }
@@ -275,6 +314,7 @@ impl Groups {
             iscsi,
             nvme,
             manager: Arc::downgrade(manager),
+            listener: self.listener.clone(),
             all: self.all.clone(),
             waiting: self.waiting.clone(),
             ending: self.ending.clone(),
@@ -288,9 +328,9 @@ impl Groups {
         lock(&self.all)
     }
 
-    /// What is known of each group.
-    pub fn list(&self) -> Vec<lunet_api::Group> {
-        let mut all: Vec<_> = self.all().iter().map(Running::told).collect();
+    /// What is known of each group, which is served by this.
+    pub fn list(&self, now: &Served) -> Vec<lunet_api::Group> {
+        let mut all: Vec<_> = self.all().iter().map(|one| one.told(now)).collect();
         all.extend(lock(&self.waiting).iter().map(Waiting::told));
         all.sort_by(|one, other| one.name.cmp(&other.name));
         all
@@ -304,11 +344,7 @@ impl Groups {
         let (state, me) = {
             let all = self.all();
             let Some(running) = all.iter().find(|running| running.config.name == name) else {
-                return refuse(
-                    Code::NotFound,
-                    format!("there is no group \"{name}\""),
-                    "`lunet group list` shows what there is",
-                );
+                return self.missing(name);
             };
             let (state, me) = (running.state.clone(), running.config.gateway);
             look(&state).refused = None;
@@ -329,7 +365,8 @@ impl Groups {
         while lunet_os::time::now() < until {
             let state = look(&state);
             if let Some(why) = &state.refused {
-                return refuse(Code::Failed, format!("group {name} stays where it is: {why}"), "");
+                let code = told::code_of(why);
+                return refuse(code, format!("group {name} stays where it is: {why}"), "");
             }
             if state.status.owner == Some(GatewayId(owner)) {
                 let done =
@@ -357,11 +394,8 @@ impl Groups {
         let state = {
             let all = self.all();
             let Some(running) = all.iter().find(|running| running.config.name == name) else {
-                return refuse(
-                    Code::NotFound,
-                    format!("there is no group \"{name}\""),
-                    "`lunet group list` shows what there is",
-                );
+                drop(all);
+                return self.missing(name);
             };
             let me = running.config.gateway;
             let mut state = look(&running.state);
@@ -389,6 +423,32 @@ impl Groups {
         grown(&state, name, gateways)
     }
 
+    /// Why nothing can be asked of a group.
+    fn missing<T>(&self, name: &str) -> Result<T> {
+        let waits = lock(&self.waiting).iter().any(|one| one.config.name == name);
+        let (code, text) = match waits {
+            true => (Code::NotServed, format!("group {name} does not run here yet")),
+            false => (Code::NotFound, format!("there is no group \"{name}\"")),
+        };
+        let fix = if waits { "says why" } else { "shows what there is" };
+        refuse(code, text, format!("`lunet group list` {fix}"))
+    }
+
+    /// Asks which gateways of a group are there. Whoever asks again within a second gets the same answer.
+    ///
+    /// # Errors
+    /// There is no such group here, or its cluster does not answer.
+    pub fn gateways(&self, name: &str) -> Result<Vec<lunet_api::GroupGateway>> {
+        let all = self.all();
+        let Some(running) = all.iter().find(|running| running.config.name == name) else {
+            drop(all);
+            return self.missing(name);
+        };
+        let roll = running.roll();
+        drop(all);
+        roll.call()
+    }
+
     /// Ends all groups: their connections are aborted, and locks are given back.
     pub fn end(&self) {
         self.ending.0.store(true, Ordering::Release);
@@ -403,11 +463,12 @@ fn grown(state: &Mutex<State>, name: &str, gateways: u16) -> Result<Done> {
     while lunet_os::time::now() < until {
         let state = look(state);
         if let Some(why) = &state.refused {
-            return refuse(Code::Failed, format!("group {name} stays as it is: {why}"), "");
+            let code = told::code_of(why);
+            return refuse(code, format!("group {name} stays as it is: {why}"), "");
         }
         let owned = state.status.condition == Condition::Owner;
-        if owned && state.gateways >= usize::from(gateways) {
-            let (count, epoch) = (state.gateways, state.status.epoch.0);
+        if owned && state.gateways.len() >= usize::from(gateways) {
+            let (count, epoch) = (state.gateways.len(), state.status.epoch.0);
             let done =
                 format!("group {name} has target ports of {count} gateways, in epoch {epoch}");
             return Ok(Done { done, ..Done::default() });
@@ -431,48 +492,8 @@ fn look(state: &Mutex<State>) -> MutexGuard<'_, State> {
     lock(state)
 }
 
-impl Waiting {
-    fn told(&self) -> lunet_api::Group {
-        let asked = || "its configuration is being read from the cluster".to_owned();
-        lunet_api::Group {
-            name: self.config.name.clone(),
-            record: self.config.record.to_string(),
-            gateway: self.config.gateway,
-            state: GroupState::Fenced,
-            trouble: Some(self.trouble.clone().unwrap_or_else(asked)),
-            ..lunet_api::Group::default()
-        }
-    }
-}
-
-impl Running {
-    fn told(&self) -> lunet_api::Group {
-        let state = look(&self.state);
-        let Status { condition, epoch, owner, heir } = &state.status;
-        lunet_api::Group {
-            name: self.config.name.clone(),
-            record: self.config.record.to_string(),
-            gateway: self.config.gateway,
-            state: match condition {
-                Condition::Fenced => GroupState::Fenced,
-                Condition::Standby => GroupState::Standby,
-                Condition::TakingOver => GroupState::TakingOver,
-                Condition::Owner => GroupState::Owner,
-                Condition::Moving => GroupState::Moving,
-            },
-            owner: owner.map(|owner| owner.0),
-            heir: heir.map(|heir| heir.0),
-            epoch: epoch.0,
-            config: state.revision,
-            trouble: [&state.trouble, &state.notice, &state.not_had]
-                .into_iter()
-                .find_map(Clone::clone),
-        }
-    }
-}
-
 /// A status in words, for the log.
-fn told(status: &Status) -> String {
+fn in_words(status: &Status) -> String {
     let is = match status.condition {
         Condition::Fenced => "has no connection to the cluster",
         Condition::Standby => "is a standby",
@@ -505,7 +526,7 @@ fn start(
     config: &Config,
     group: &Group,
     (iscsi, nvme, manager): (&Handle, Option<&crate::second::Handle>, &Arc<Manager>),
-    ending: &Ending,
+    (ending, listener): (&Ending, &Listener),
 ) -> Result<Running> {
     let target = config.targets[group.target].name.as_str();
     let (me, rank) = (GatewayId(group.gateway), group.rank);
@@ -516,11 +537,7 @@ fn start(
     // One that has just started has a closed gate.
     let gate = Gateway::new(me, Duration::ZERO).gate();
     let shards = Fronts::begin((iscsi, target), subsystem, me.me, gate)?;
-    let none = Status { condition: Condition::Fenced, epoch: Epoch(0), owner: None, heir: None };
-    let revision = sharing::revision(manager, &group.name);
-    let (trouble, notice, not_had, refused) = (None, None, None, None);
-    let gateways = 0;
-    let state = State { status: none, trouble, notice, not_had, refused, revision, gateways };
+    let state = State::new(sharing::revision(manager, &group.name));
     let state = Arc::new(Mutex::new(state));
     let agrees = {
         let (manager, name) = (manager.clone(), group.name.clone());
@@ -529,7 +546,12 @@ fn start(
             None => Err(Said("it has no such group".to_owned())),
         })
     };
-    let taker = Taker { group: group.name.clone(), manager: manager.clone(), state: state.clone() };
+    let taker = Taker {
+        group: group.name.clone(),
+        manager: manager.clone(),
+        state: state.clone(),
+        listener: listener.clone(),
+    };
     let shared: Option<Arc<dyn Shares>> = match group.shared {
         true => Some(Arc::new(taker)),
         false => None,
@@ -542,6 +564,8 @@ fn start(
         iscsi: relay::Handle::start(target, me.me).context(no_thread)?,
         nvme: over_nvme.transpose().context(no_thread)?,
     };
+    let counts = (relays.iscsi.counts(), relays.nvme.as_ref().map(relay::Handle::counts));
+    let listener = listener.clone();
     let serving = move |thread: lunet_group::Handle| {
         shards.take_requests(&thread);
         Server {
@@ -550,6 +574,7 @@ fn start(
             manager,
             state: seen,
             ending,
+            listener,
             thread,
             volumes: Vec::new(),
             client: None,
@@ -562,5 +587,5 @@ fn start(
     };
     let wanted = lunet_group::Config { group: group.place(), gateway: me, agrees, shared };
     let running = lunet_group::Group::start(wanted, serving).context("cannot start its thread")?;
-    Ok(Running { config: group.clone(), state, group: running })
+    Ok(Running { config: group.clone(), state, group: running, counts, present: Arc::default() })
 }

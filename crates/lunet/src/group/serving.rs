@@ -13,7 +13,8 @@ use lunet_os::sync::Mutex;
 
 use super::agreement::Expected;
 use super::fronts::{Execution, Fronts, Relays};
-use super::{Ending, State};
+use super::{Ending, State, told};
+use crate::audit::Listener;
 use crate::config;
 use crate::live::Manager;
 use crate::serve;
@@ -32,6 +33,8 @@ pub(super) struct Server {
     pub(super) manager: Arc<Manager>,
     pub(super) state: Arc<Mutex<State>>,
     pub(super) ending: Ending,
+    /// Is told when something is different of the group.
+    pub(super) listener: Listener,
     pub(super) thread: Handle,
     /// The volumes that are served, with the names of the record.
     pub(super) volumes: Vec<config::Volume>,
@@ -163,6 +166,9 @@ impl Serving for Server {
 
     fn stop_answering(&mut self, gate: Gate) {
         tracing::warn!(group = %self.name, "this gateway owns the group no more: its connections are reset");
+        if !self.ending.is_near() {
+            self.state().deposed += 1;
+        }
         self.shards.stop_answering(gate);
     }
 
@@ -193,13 +199,17 @@ impl Serving for Server {
     }
 
     fn reach(&mut self, epoch: Epoch, owner: Portals) {
+        self.state().owner = owner;
         self.relays.iscsi.aim(epoch, owner.iscsi, self.secret);
         self.relays.nvme.iter().for_each(|relays| relays.aim(epoch, owner.nvme, self.secret));
     }
 
     fn access(&mut self, _epoch: Epoch, ports: &[Port], access: &Access) {
         self.former_clients_are_fenced();
-        self.state().gateways = ports.len();
+        let mut gateways: Vec<u16> = ports.iter().map(|port| port.gateway.0).collect();
+        gateways.sort_unstable();
+        gateways.dedup();
+        self.state().gateways = gateways;
         self.shards.access(ports, access);
     }
 
@@ -245,17 +255,19 @@ impl Serving for Server {
 
     fn refuse(&mut self, order: Order, refusal: Refusal) {
         tracing::warn!(group = %self.name, "an order is not carried out ({order:?}): {refusal}");
-        self.state().refused = Some(refusal.to_string());
+        self.state().refused = Some(refusal);
     }
 
     fn notice(&mut self, notice: &Notice) {
-        let told = Some(notice.to_string());
+        let text = Some(notice.to_string());
         tracing::error!(group = %self.name, "{notice}");
         let mut state = self.state();
         match notice {
-            Notice::NotDrained { .. } => state.not_had = told,
-            _ => state.notice = told,
+            Notice::NotDrained { .. } => state.not_had = text,
+            _ => state.notice = text,
         }
+        drop(state);
+        self.listener.differs(told::LISTS);
     }
 
     fn trouble(&mut self, trouble: Option<&Error>) {
@@ -264,10 +276,11 @@ impl Serving for Server {
             None => tracing::info!(group = %self.name, "the group's cluster answers again"),
         }
         self.state().trouble = trouble.map(Error::to_string);
+        self.listener.differs(told::LISTS);
     }
 
     fn status(&mut self, status: &Status) {
-        tracing::info!(group = %self.name, "{}", super::told(status));
+        tracing::info!(group = %self.name, "{}", super::in_words(status));
         let mut state = self.state();
         if status.owner != state.status.owner {
             state.notice = None;
@@ -276,8 +289,12 @@ impl Serving for Server {
         if failed == (Condition::TakingOver, Condition::Fenced) {
             state.notice = Some(CAME_TO_NOTHING.to_owned());
         }
+        let owns = |condition| condition == Condition::Owner;
+        let owned = owns(state.status.condition) || state.status.condition == Condition::Moving;
+        state.takeovers += u64::from(owns(status.condition) && !owned);
         state.status = status.clone();
         drop(state);
+        self.listener.differs(told::LISTS);
         self.follow();
     }
 
@@ -299,6 +316,7 @@ impl Serving for Server {
         let before = self.state().not_had.replace(why.clone());
         if before.as_ref() != Some(&why) {
             tracing::error!(group = %self.name, "{why}");
+            self.listener.differs(told::LISTS);
         }
     }
 }

@@ -10,8 +10,9 @@ use lunet_gateway::GatewayId;
 use lunet_group::{Error, Handle, Heard, Said, Shared, Shares};
 use lunet_os::sync::Mutex;
 
-use super::{Running, State, look};
-use crate::live::{Clusters, Manager};
+use super::{Running, State, look, told};
+use crate::audit::Listener;
+use crate::live::{Clusters, Everywhere, Manager};
 use crate::trouble::refuse;
 use crate::{config, copies};
 
@@ -25,6 +26,8 @@ pub(super) struct Taker {
     pub(super) group: String,
     pub(super) manager: Arc<Manager>,
     pub(super) state: Arc<Mutex<State>>,
+    /// Is told of another configuration.
+    pub(super) listener: Listener,
 }
 
 impl Shares for Taker {
@@ -37,7 +40,11 @@ impl Shares for Taker {
         let taken = self.manager.take_shared(since, shared);
         let taken = taken.map_err(|error| Said(format!("{error:#}")));
         if let Ok(true) = taken {
-            look(&self.state).revision = revision(&self.manager, &self.group);
+            let now = revision(&self.manager, &self.group);
+            let before = std::mem::replace(&mut look(&self.state).revision, now);
+            if before != now {
+                self.listener.differs(told::ALL_LISTS);
+            }
         }
         taken
     }
@@ -151,18 +158,21 @@ impl Clusters for Writers {
         }
     }
 
-    fn tell(&self, shared: &config::Shared) -> Vec<String> {
+    fn tell(&self, shared: &config::Shared) -> Everywhere {
         let told = self.thread(&shared.group).map(|thread| thread.tell_of_shared());
+        let unknown = |said: String| Everywhere { said: vec![said], all: false };
         match told.and_then(|told| told.recv_timeout(TELL).ok()) {
             Some(Ok((heard, missing))) => {
-                let mut said = in_words(&heard, missing, shared.revision);
-                said.extend(self.owner(&shared.group).and_then(|owner| of_owner(owner, &heard)));
-                said
+                let mut told = in_words(&heard, missing, shared.revision);
+                let owner = self.owner(&shared.group).and_then(|owner| of_owner(owner, &heard));
+                told.all &= owner.is_none();
+                told.said.extend(owner);
+                told
             }
-            Some(Err(error)) => vec![format!("{error}: they find the revision within seconds")],
-            None => {
-                vec!["other gateways were not told: they find the revision within seconds".into()]
-            }
+            Some(Err(error)) => unknown(format!("{error}: they find the revision within seconds")),
+            None => unknown(
+                "other gateways were not told: they find the revision within seconds".into(),
+            ),
         }
     }
 }
@@ -179,10 +189,11 @@ fn of_owner(owner: GatewayId, heard: &[Heard]) -> Option<String> {
 }
 
 /// What the gateways have said to a revision. `missing`: how long one was waited for that has said nothing.
-fn in_words(heard: &[Heard], missing: Option<Duration>, revision: u64) -> Vec<String> {
+fn in_words(heard: &[Heard], missing: Option<Duration>, revision: u64) -> Everywhere {
     let serves = |one: &&Heard| one.revision >= revision && one.trouble.is_none();
     let serving: Vec<String> =
         heard.iter().filter(serves).map(|one| one.gateway.0.to_string()).collect();
+    let everywhere = missing.is_none() && serving.len() == heard.len();
     let mut out = vec![format!("gateways that serve by it: {}", serving.join(", "))];
     out.extend(heard.iter().filter(|one| !serves(one)).map(|one| {
         let why = one.trouble.as_ref().map(|why| format!(": {why}")).unwrap_or_default();
@@ -195,7 +206,7 @@ fn in_words(heard: &[Heard], missing: Option<Duration>, revision: u64) -> Vec<St
             waited.as_secs()
         )
     }));
-    out
+    Everywhere { said: out, all: everywhere }
 }
 
 #[cfg(test)]
@@ -212,11 +223,13 @@ mod tests {
         let all = [heard(1, 8, None), heard(2, 7, Some("why")), heard(3, 9, None)];
         let told = in_words(&all, None, 8);
         assert_eq!(
-            told,
+            told.said,
             ["gateways that serve by it: 1, 3", "gateway 2 serves nothing of the group: why"]
         );
+        assert!(!told.all && in_words(&all[..1], None, 8).all);
         let told = in_words(&all[..1], Some(Duration::from_secs(1)), 8);
-        assert!(told[1].starts_with("a gateway has not answered within 1 s"), "{told:?}");
+        assert!(told.said[1].starts_with("a gateway has not answered within 1 s"), "{told:?}");
+        assert!(!told.all);
         assert_eq!(of_owner(GatewayId(3), &all), None);
         let told = of_owner(GatewayId(4), &all).unwrap_or_default();
         assert!(told.starts_with("gateway 4, which owns the group, is not among them"), "{told}");

@@ -79,7 +79,7 @@ pub use effects::notes as concerned;
 pub use journal::recover;
 pub use report::{controllers, nvme_portals, portals, sessions, stats, stats_of_both};
 pub use served::{Open, Served};
-pub use sharing::Clusters;
+pub use sharing::{Clusters, Everywhere};
 
 use effects::{Consent, Weighed};
 use identity::InUse;
@@ -133,6 +133,8 @@ pub struct Manager {
     foretelling: AtomicBool,
     /// What the user should know about the change that is under way, a sentence each.
     remarks: Mutex<Vec<String>>,
+    /// Not every gateway of a group serves by the change that is under way.
+    incomplete: AtomicBool,
     /// The text that [`write_text`](Self::write_text) has put into the file last.
     written: Mutex<Option<Zeroizing<String>>>,
     /// Hashes texts with a key of this process: a hash without one would let secrets in them be guessed.
@@ -186,6 +188,7 @@ impl Manager {
             closed: AtomicBool::new(false),
             foretelling: AtomicBool::new(false),
             remarks,
+            incomplete: AtomicBool::new(false),
             written: Mutex::default(),
             versions: RandomState::new(),
             listener: OnceLock::new(),
@@ -227,7 +230,7 @@ impl Manager {
         if !matches!(change, Change::Apply { .. } | Change::EndSessions { .. }) {
             self.check_untouched(&now)?;
         }
-        self.remarks().clear();
+        self.forget_remarks();
         let result = self.dispatch(&now, change);
         let remarks = std::mem::take(&mut *self.remarks());
         result.map(|mut done| {
@@ -236,6 +239,7 @@ impl Manager {
                 done.notes.extend(new_notes(&now.plan.config, &self.now().plan.config));
             }
             done.notes.extend(remarks);
+            done.incomplete = self.incomplete.load(Ordering::Acquire);
             done
         })
     }

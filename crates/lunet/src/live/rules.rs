@@ -290,7 +290,7 @@ impl Manager {
         if shut {
             done.notes.push(format!(
                 "it is not open to everybody any more: `open` is false in {}",
-                self.file.display()
+                self.place_of_rules(target)
             ));
         }
         if local {
@@ -300,6 +300,14 @@ impl Manager {
             ));
         }
         Ok(done)
+    }
+
+    /// Where the rules of a target are written.
+    fn place_of_rules(&self, target: &str) -> String {
+        match self.now().plan.shared_with(target) {
+            Some(shared) => format!("the configuration of group {}", shared.group),
+            None => self.file.display().to_string(),
+        }
     }
 
     fn rules_changed(&self, now: &Served, next: Weighed, target: &str) -> Result<Done> {
@@ -316,13 +324,18 @@ impl Manager {
             );
         }
         if let Some(why) = deserted(found, &now.plan.config) {
-            let back = match found.access.initiators.is_nobody() {
-                true => format!(
+            let back = match (found.access.initiators.is_nobody(), now.plan.shared_with(target)) {
+                (true, None) => format!(
                     ", or take `initiators` out of {} and run `lunet config apply`: then it is for this \
                      machine alone, or as its users and `open` say",
                     self.file.display()
                 ),
-                false => String::new(),
+                (true, Some(shared)) => format!(
+                    ", or take `initiators` out of what its gateways share with `lunet group config {} --edit`: then it is as \
+                     its users and `open` say",
+                    shared.group
+                ),
+                (false, _) => String::new(),
             };
             done.notes.push(format!(
                 "nobody can log in to it, as {why}: let somebody in with `lunet target allow {target} \

@@ -42,8 +42,17 @@ pub trait Clusters: Send + Sync {
     /// There is another revision, or it is not known whether it was written.
     fn write(&self, shared: &Shared) -> Result<()>;
 
-    /// Has the other gateways take it over, and waits for some seconds: what they say, a sentence each.
-    fn tell(&self, shared: &Shared) -> Vec<String>;
+    /// Has the other gateways take it over, and waits for some seconds: what they say.
+    fn tell(&self, shared: &Shared) -> Everywhere;
+}
+
+/// What gateways say to another configuration.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Everywhere {
+    /// A sentence each.
+    pub said: Vec<String>,
+    /// Each that there is serves by it.
+    pub all: bool,
 }
 
 /// What a plan would change of what groups share: one at a time.
@@ -143,7 +152,8 @@ impl Manager {
         self.generation.fetch_add(1, Ordering::AcqRel);
         self.keep_copy(shared);
         let told = clusters.tell(shared);
-        self.remarks().extend(told);
+        self.incomplete.store(!told.all, Ordering::Release);
+        self.remarks().extend(told.said);
         Ok(())
     }
 
@@ -170,35 +180,30 @@ impl Manager {
         Ok(GroupConfig { revision: shared.revision, text })
     }
 
-    /// Replaces what a group shares. A text that begins with the line of a revision is refused if that is not the one in
-    /// force. Secrets that were hidden are those in force.
+    /// Replaces what a group shares. A text that begins with the line of a revision, or is given with one, is refused if that is
+    /// not the one in force. Secrets that were hidden are those in force.
     ///
     /// # Errors
     /// The text is wrong, or says what cannot change; or as [`commit_shared`](Self::commit_shared).
-    pub fn set_group_config(&self, group: &str, given: &str, force: bool) -> Result<Done> {
+    pub fn set_group_config(
+        &self,
+        group: &str,
+        (given, wanted): (&str, Option<u64>),
+        force: bool,
+    ) -> Result<Done> {
         let _one = self.begin(format!("a change of the configuration of group {group}"))?;
         let now = self.now();
         let current = shared_of(&now, group)?;
         self.is_latest(current)?;
-        self.remarks().clear();
-        let (text, before) = match lunet_group::split(given) {
+        self.forget_remarks();
+        let (text, of_text, before) = match lunet_group::split(given) {
             Err(why) => {
                 return refuse(Code::Invalid, format!("the text cannot be used: {why}"), "");
             }
-            Ok(Some((revision, _))) if revision != current.revision => {
-                return refuse(
-                    Code::ChangedByHand,
-                    format!(
-                        "the configuration of group {group} was changed meanwhile: it has revision {}, and this text was made of \
-                         revision {revision}",
-                        current.revision
-                    ),
-                    format!("make your changes in what `lunet group config {group}` shows now"),
-                );
-            }
-            Ok(Some((_, text))) => (text, 1),
-            Ok(None) => (given, 0),
+            Ok(Some((revision, text))) => (text, Some(revision), 1),
+            Ok(None) => (given, None, 0),
         };
+        [of_text, wanted].into_iter().flatten().try_for_each(|made_of| is_of(made_of, current))?;
         let text = revealed(text, &current.text);
         if *text == *current.text {
             let told = format!(
@@ -221,7 +226,14 @@ impl Manager {
         let told = format!("revision {revision} of the configuration of group {group} is in force");
         let mut done = concerning(done(told), sessions);
         done.notes.extend(std::mem::take(&mut *self.remarks()));
+        done.incomplete = self.incomplete.load(Ordering::Acquire);
         Ok(done)
+    }
+
+    /// What is remarked from now on is of another change.
+    pub(super) fn forget_remarks(&self) {
+        self.incomplete.store(false, Ordering::Release);
+        self.remarks().clear();
     }
 
     /// Serves by what another gateway has written, if it is not in force already. `since`: the
@@ -281,9 +293,25 @@ impl Manager {
         tracing::info!(group, "revision {revision} of the group's configuration is in force");
         notes(&sessions).iter().for_each(|told| tracing::warn!(group, "by this revision, {told}"));
         self.keep_copy(shared);
-        self.remarks().clear();
+        self.forget_remarks();
         Ok(())
     }
+}
+
+/// Refuses a text that was made of another revision than that in force.
+fn is_of(made_of: u64, current: &Shared) -> Result<()> {
+    let Shared { group, revision, .. } = current;
+    if made_of == *revision {
+        return Ok(());
+    }
+    refuse(
+        Code::ChangedByHand,
+        format!(
+            "the configuration of group {group} was changed meanwhile: it has revision {revision}, and this text was made of \
+             revision {made_of}"
+        ),
+        format!("make your changes in what `lunet group config {group}` shows now"),
+    )
 }
 
 /// What another configuration is to this server.

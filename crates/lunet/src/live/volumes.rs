@@ -16,7 +16,7 @@ use super::served::Open;
 use super::sessions::concerning;
 use super::{Manager, Served, counted, done, limits, snapshots, storage};
 use crate::config::{self, Backend, edit};
-use crate::opening::{self, How};
+use crate::opening::{self, Failure, How};
 use crate::trouble::{At, refuse, refused};
 use crate::{failures, identity, names, record, serve, units};
 use lunet_files::{self as files, Found};
@@ -58,7 +58,8 @@ impl Manager {
                 rbd::create(&place, size)?;
                 tracing::info!(volume = %name, "the image {} of {} is made", place.name, Size(size));
             }
-            Ok(opening::open(volume, &plan.data, How::Make)?)
+            let opened = opening::open(volume, &plan.data, How::Make);
+            Ok(opened.map_err(Failure::of_new_volume)?)
         })?;
         let mut done = done(format!(
             "volume {name} of {} is created",

@@ -188,6 +188,19 @@ fn lost(entry: &AuditEntry) {
 }
 
 impl Teller {
+    /// Lists are different, though nobody has asked for it. Nobody is waited for.
+    pub fn differs(&self, lists: &[&str]) {
+        let Some(shared) = self.0.upgrade() else { return };
+        let mut state = shared.state();
+        if state.changes >= CHANGES || state.stop || state.stream.is_none() {
+            return;
+        }
+        state.changes += 1;
+        state.queue.push_back(Down::Changed(lists.iter().map(ToString::to_string).collect()));
+        drop(state);
+        shared.moved.notify_all();
+    }
+
     /// A change was asked for, and done if there are lists that it has changed. Nobody is waited for.
     pub fn changed(&self, lists: &[&str], entry: AuditEntry) {
         let Some(shared) = self.0.upgrade() else { return lost(&entry) };

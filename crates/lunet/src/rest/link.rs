@@ -6,8 +6,8 @@ use std::os::unix::ffi::OsStrExt;
 use std::path::PathBuf;
 
 use lunet_api::{
-    Answer, Configuration, Done, Error, Group, GroupConfig, Portal, Preview, Request, Session,
-    Snapshot, Stats, Target, Volume,
+    Answer, Configuration, Done, Error, Group, GroupConfig, GroupGateway, Portal, Preview, Request,
+    Session, Snapshot, Stats, Target, Volume,
 };
 use lunet_control::{AuditEntry, RefusedLogin, Role};
 use serde::{Deserialize, Serialize};
@@ -110,6 +110,7 @@ enum Tagged {
     Portals(Vec<Portal>),
     Config(Box<Configuration>),
     Groups(Vec<Group>),
+    Gateways(Vec<GroupGateway>),
     GroupConfig(GroupConfig),
     Done(Done),
     Preview(Preview),
@@ -155,6 +156,7 @@ mod tests {
             Answer::Portals(vec![Portal::default()]),
             Answer::Config(Box::default()),
             Answer::Groups(vec![Group::default()]),
+            Answer::Gateways(vec![GroupGateway::default()]),
             Answer::GroupConfig(GroupConfig::default()),
             Answer::Done(Done::default()),
             Answer::Preview(Preview::default()),

@@ -18,7 +18,7 @@ use zeroize::Zeroizing;
 
 use self::keeper::Teller;
 use self::link::{Ask, Reply, Setup, Text};
-use crate::audit::{Origin, Told};
+use crate::audit::{About, Origin, Told};
 use crate::control::{ADMIN, Placed, READ, listen_for};
 use crate::plan::Plan;
 use crate::running::{Asked, Running};
@@ -178,9 +178,13 @@ fn told(urls: &[String], code: Option<&str>) -> Vec<String> {
 
 /// Has the interface told of each change, wherever it comes from.
 fn listen(running: &Running, teller: Teller) {
-    running.listener().set(move |change, told| {
-        let Told { origin, what, outcome } = told;
-        let lists = if outcome.is_ok() { concerned(change) } else { &[] };
+    running.listener().set(move |about, told| {
+        let lists = match about {
+            About::Change(change) => concerned(change),
+            About::Lists(lists) => lists,
+        };
+        let Some(Told { origin, what, outcome }) = told else { return teller.differs(lists) };
+        let lists = if outcome.is_ok() { lists } else { &[] };
         let (who, address) = match origin {
             Origin::Rest(who, address) => (who, address.map(|address| address.to_string())),
             other => (other.to_string(), None),

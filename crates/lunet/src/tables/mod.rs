@@ -9,7 +9,7 @@ mod targets;
 mod verdict;
 mod volumes;
 
-pub use groups::groups;
+pub use groups::{gateways, groups};
 pub use preview::preview;
 pub use sessions::sessions;
 pub use stats::{portals, stats};

@@ -48,6 +48,7 @@ interface Values {
   path: string;
   image: string;
   cephUser: string;
+  cephKeyring: string;
   /** The image is to be made. */
   newImage: boolean;
   platform: Platform;
@@ -69,6 +70,7 @@ const BEGIN: Values = {
   path: "",
   image: "rbd://rbd/",
   cephUser: "",
+  cephKeyring: "",
   newImage: false,
   platform: "linux",
   proof: null,
@@ -189,6 +191,12 @@ function check(v: Values, r: Resolved, props: FieldsProps): Problems {
   };
 }
 
+/** The image, and by whom its cluster is used. */
+function imageOf(v: Values): Pick<DiskPlan["volume"], "image" | "ceph_user" | "ceph_keyring"> {
+  const [user, keyring] = [v.cephUser.trim(), v.cephKeyring.trim()];
+  return { image: v.image.trim(), ...(user ? { ceph_user: user } : {}), ...(keyring ? { ceph_keyring: keyring } : {}) };
+}
+
 function planOf(v: Values, r: Resolved): DiskPlan {
   const byName = !r.existing && r.proof !== "chap";
   const byChap = !r.existing && r.proof !== "name";
@@ -198,7 +206,7 @@ function planOf(v: Values, r: Resolved): DiskPlan {
       backend: v.backend,
       size: isSized(v) ? bytesOf(v.number, v.unit) : null,
       path: v.backend === "block" ? v.path.trim() : null,
-      ...(v.backend === "rbd" ? { image: v.image.trim(), ...(v.cephUser.trim() ? { ceph_user: v.cephUser.trim() } : {}) } : {}),
+      ...(v.backend === "rbd" ? imageOf(v) : {}),
       full: v.backend === "file" && v.full,
       block_size: v.blockSize ? Number(v.blockSize) : null,
       write_through: r.stable && v.backend !== "memory",
@@ -310,7 +318,8 @@ function ImageFields({ v, error, set }: { v: Values; error: string | null | unde
   return (
     <>
       <TextField label="Image" error={error} hint="rbd://POOL/IMAGE or rbd://POOL/NAMESPACE/IMAGE" placeholder="rbd://rbd/vm1" value={v.image} onInput={(image) => set({ image })} />
-      <TextField label="User of the cluster" hint="Without client.; admin if left out. Its keyring is where Ceph looks for it." value={v.cephUser} onInput={(cephUser) => set({ cephUser })} />
+      <TextField label="User of the cluster" hint="Without client.; admin if left out." value={v.cephUser} onInput={(cephUser) => set({ cephUser })} />
+      <TextField label="Keyring" hint="File on the server with the user’s key; left out, where Ceph looks for it." placeholder="/etc/ceph/ceph.client.lunet.keyring" value={v.cephKeyring} onInput={(cephKeyring) => set({ cephKeyring })} />
       <Checkbox checked={v.newImage} onChange={(newImage) => set({ newImage })}>
         Make this image
       </Checkbox>

@@ -15,6 +15,7 @@ export interface DiskPlan {
     /** Of a volume in a cluster of Ceph. */
     image?: string;
     ceph_user?: string;
+    ceph_keyring?: string;
     full: boolean;
     block_size: number | null;
     write_through: boolean;

@@ -21,7 +21,7 @@ use rustls::pki_types::ServerName;
 use serde::Deserialize;
 use serde::de::DeserializeOwned;
 use serde_json::Value;
-use ureq::http::header::{AUTHORIZATION, CONTENT_TYPE, HeaderValue, LOCATION};
+use ureq::http::header::{AUTHORIZATION, CONTENT_TYPE, HeaderValue, IF_MATCH, LOCATION};
 use ureq::http::{StatusCode, Uri};
 use ureq::unversioned::resolver::DefaultResolver;
 use ureq::unversioned::transport::{Connector, TcpConnector};
@@ -239,7 +239,13 @@ impl Remote {
 
     /// Asks what the control socket is asked, too.
     pub(super) fn ask<T: DeserializeOwned>(&self, request: &Request) -> Result<T, Error> {
-        let changes = matches!(request, Request::Change { .. });
+        let changes = matches!(
+            request,
+            Request::Change { .. }
+                | Request::SetGroupConfig { .. }
+                | Request::MoveGroup { .. }
+                | Request::TakeOverGroup { .. }
+        );
         self.answer(&routes::of(request).map_err(Error::Refused)?, changes)
     }
 
@@ -311,6 +317,9 @@ impl Remote {
             // It is not shown where headers are.
             bearer.set_sensitive(true);
             request = request.header(AUTHORIZATION, bearer);
+        }
+        if let Some(tag) = asked.if_match {
+            request = request.header(IF_MATCH, tag);
         }
         let wait = if changes { LONG_TIME } else { TIME };
         let sent = match (asked.method, &asked.body) {

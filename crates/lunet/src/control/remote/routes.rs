@@ -19,6 +19,8 @@ pub(super) struct Asked {
     pub(super) path: String,
     /// JSON, which may have a secret in it.
     pub(super) body: Option<Zeroizing<Vec<u8>>>,
+    /// If-Match.
+    pub(super) if_match: Option<&'static str>,
 }
 
 /// The bodies that are not of the API, as the REST interface describes them.
@@ -68,6 +70,13 @@ enum Body<'c> {
     Config {
         text: &'c str,
     },
+    MoveGroup {
+        gateway: u16,
+    },
+    GroupConfig {
+        text: &'c SecretText,
+        force: bool,
+    },
 }
 
 #[derive(Serialize)]
@@ -99,7 +108,7 @@ impl Asked {
             path.push('/');
             path.extend(utf8_percent_encode(part, ENCODED));
         }
-        Ok(Self { method, path, body: None })
+        Ok(Self { method, path, body: None, if_match: None })
     }
 
     /// The same with a body.
@@ -140,14 +149,23 @@ pub(super) fn of(request: &Request) -> Result<Asked, Error> {
         Request::Targets => get(&["targets"]),
         Request::Portals => get(&["portals"]),
         Request::Config => get(&["config"]),
-        Request::Groups
-        | Request::MoveGroup { .. }
-        | Request::TakeOverGroup { .. }
-        | Request::GrowGroup { .. }
-        | Request::GroupConfig { .. }
-        | Request::SetGroupConfig { .. } => {
+        Request::Groups => get(&["groups"]),
+        Request::Gateways { group } => get(&["groups", group, "gateways"]),
+        Request::GroupConfig { group } => get(&["groups", group, "config"]),
+        Request::MoveGroup { group, gateway } => {
+            let gateway = *gateway;
+            Asked::new("POST", &["groups", group, "move"])?.with(&Body::MoveGroup { gateway })
+        }
+        Request::GrowGroup { .. } => {
             let fix = "run the command on the gateway itself";
-            Err(Error::new(Code::Unsupported, "REST has no form for failover groups").fix(fix))
+            Err(Error::new(Code::Unsupported, "REST has no form for more gateways").fix(fix))
+        }
+        Request::TakeOverGroup { group } => Asked::new("POST", &["groups", group, "take-over"]),
+        Request::SetGroupConfig { group, text, force, .. } => {
+            let body = Body::GroupConfig { text, force: *force };
+            let asked = Asked::new("PUT", &["groups", group, "config"])?.with(&body)?;
+            // Which revision is replaced the text says.
+            Ok(Asked { if_match: Some("*"), ..asked })
         }
         Request::Change { change, .. } => of_change(change),
         Request::Preview { change, .. } => Ok(of_change(change)?.flag("dry_run", true)),
@@ -359,6 +377,12 @@ mod tests {
         let mut all = vec![Request::Sessions, Request::Stats, Request::Volumes, Request::Targets];
         all.extend([Request::Portals, Request::Config, Request::Snapshots { volume: None }]);
         all.push(Request::Snapshots { volume });
+        let (group, secret) = (text("g"), SecretText::new(Zeroizing::new(text("x"))));
+        all.extend([Request::Groups, Request::Gateways { group: group.clone() }]);
+        all.push(Request::MoveGroup { group: group.clone(), gateway: 2 });
+        all.push(Request::TakeOverGroup { group: group.clone() });
+        all.push(Request::GroupConfig { group: group.clone() });
+        all.push(Request::SetGroupConfig { group, text: secret, revision: None, force: true });
         all.extend(changes().into_iter().map(Request::preview));
         let routes: Vec<_> = all
             .iter()

@@ -10,7 +10,7 @@ use std::net::{SocketAddr, TcpStream};
 use std::os::fd::AsFd;
 use std::os::unix::net::UnixStream;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::mpsc::{Receiver, Sender, TryRecvError, channel};
 use std::time::{Duration, Instant};
 
@@ -147,16 +147,39 @@ enum Order<C: Carrier> {
     Aim(Option<Aim>),
 }
 
+/// What a thread has passed on.
+#[derive(Debug, Default)]
+pub(super) struct Counts {
+    /// Relays that there are now.
+    relays: AtomicU64,
+    /// Commands that were sent to the owner.
+    commands: AtomicU64,
+    /// The owner is not reached.
+    down: Arc<AtomicBool>,
+}
+
+impl Counts {
+    /// Relays that there are now, and commands that were sent to the owner since the start.
+    pub(super) fn passed_on(&self) -> (u64, u64) {
+        (self.relays.load(Ordering::Relaxed), self.commands.load(Ordering::Relaxed))
+    }
+
+    /// True if the owner is not reached.
+    pub(super) fn are_down(&self) -> bool {
+        self.down.load(Ordering::Relaxed)
+    }
+}
+
 /// The way to the thread. It ends when the last one is dropped.
 pub(super) struct Handle<C: Carrier> {
     orders: Sender<Order<C>>,
     bell: Arc<UnixStream>,
-    down: Arc<AtomicBool>,
+    counts: Arc<Counts>,
 }
 
 impl<C: Carrier> Clone for Handle<C> {
     fn clone(&self) -> Self {
-        Self { orders: self.orders.clone(), bell: self.bell.clone(), down: self.down.clone() }
+        Self { orders: self.orders.clone(), bell: self.bell.clone(), counts: self.counts.clone() }
     }
 }
 
@@ -170,13 +193,13 @@ impl<C: Carrier> Handle<C> {
         let (bell, rung) = UnixStream::pair()?;
         bell.set_nonblocking(true)?;
         rung.set_nonblocking(true)?;
-        let down = Arc::new(AtomicBool::new(false));
+        let counts = Arc::<Counts>::default();
         let thread = Thread::<C> {
             target: target.to_owned(),
             me,
             orders: taken,
             rung,
-            down: down.clone(),
+            counts: counts.clone(),
             aim: None,
             relays: HashMap::new(),
             late: Vec::new(),
@@ -187,7 +210,12 @@ impl<C: Carrier> Handle<C> {
             scratch: vec![0; SCRATCH],
         };
         lunet_group::spawn("lunet-relay", move || thread.run())?;
-        Ok(Self { orders, bell: Arc::new(bell), down })
+        Ok(Self { orders, bell: Arc::new(bell), counts })
+    }
+
+    /// What is passed on.
+    pub(super) fn counts(&self) -> Arc<Counts> {
+        self.counts.clone()
     }
 
     fn tell(&self, order: Order<C>) {
@@ -202,7 +230,7 @@ impl<C: Carrier> Handle<C> {
     pub(super) fn relays(&self, secret: [u8; 32]) -> Relays<C::Passed> {
         let this = self.clone();
         let takes = Arc::new(move |request| this.tell(Order::Shard(request)));
-        Relays { secret, takes, down: self.down.clone(), load: Arc::default() }
+        Relays { secret, takes, down: self.counts.down.clone(), load: Arc::default() }
     }
 
     /// Relays go to the owner of this epoch from now on, or nowhere. Others are over.
@@ -243,6 +271,8 @@ struct Session<C: Carrier> {
     answered: bool,
     /// Dropped behind the news of the end.
     behind: Option<Box<dyn Send>>,
+    /// Commands that were sent and not counted yet.
+    sent: u64,
 }
 
 struct Thread<C: Carrier> {
@@ -250,7 +280,7 @@ struct Thread<C: Carrier> {
     me: GatewayId,
     orders: Receiver<Order<C>>,
     rung: UnixStream,
-    down: Arc<AtomicBool>,
+    counts: Arc<Counts>,
     aim: Option<Aim>,
     relays: HashMap<u64, Session<C>>,
     /// Relays that could not be opened, and when that is told.
@@ -283,10 +313,18 @@ impl<C: Carrier> Thread<C> {
                 }
             }
             self.look_whether_clean();
+            self.count();
             over.into_iter().for_each(|number| self.end(number));
+            self.counts.relays.store(self.relays.len() as u64, Ordering::Relaxed);
             self.tell_late(now);
             self.wait();
         }
+    }
+
+    /// Counts what was sent since this was called last.
+    fn count(&mut self) {
+        let sent: u64 = self.relays.values_mut().map(|relay| std::mem::take(&mut relay.sent)).sum();
+        self.counts.commands.fetch_add(sent, Ordering::Relaxed);
     }
 
     /// False if nobody gives any more.
@@ -309,7 +347,7 @@ impl<C: Carrier> Thread<C> {
         }
         self.aim = aim;
         self.fails_since = None;
-        self.down.store(false, Ordering::Relaxed);
+        self.counts.down.store(false, Ordering::Relaxed);
         self.clean.clear();
         let all: Vec<u64> = self.relays.keys().copied().collect();
         all.into_iter().for_each(|number| self.end(number));
@@ -426,7 +464,7 @@ impl<C: Carrier> Thread<C> {
     /// No relay could be opened.
     fn failed(&mut self) {
         let since = *self.fails_since.get_or_insert_with(Instant::now);
-        if since.elapsed() >= DOWN && !self.down.swap(true, Ordering::Relaxed) {
+        if since.elapsed() >= DOWN && !self.counts.down.swap(true, Ordering::Relaxed) {
             tracing::warn!(target = %self.target, "the owner of the group is not reached");
         }
     }
@@ -454,7 +492,7 @@ impl<C: Carrier> Thread<C> {
         let now = Instant::now();
         if self.relays.values().any(|relay| relay.carrier.is_ready()) {
             self.fails_since = None;
-            self.down.store(false, Ordering::Relaxed);
+            self.counts.down.store(false, Ordering::Relaxed);
         }
         let late = self.late.iter().map(|(at, ..)| *at);
         let due = self.relays.values().map(Session::due).chain(late).min();
@@ -512,6 +550,7 @@ impl<C: Carrier> Session<C> {
             renews,
             answered: false,
             behind: None,
+            sent: 0,
         }
     }
 
@@ -610,8 +649,9 @@ impl<C: Carrier> Session<C> {
                 None => return,
                 Some(Queued::Command(command)) => {
                     self.used = Instant::now();
-                    if let Err(ticket) = self.carrier.submit(command, &mut self.out) {
-                        told.push(Happened::NotSent(ticket));
+                    match self.carrier.submit(command, &mut self.out) {
+                        Ok(()) => self.sent += 1,
+                        Err(ticket) => told.push(Happened::NotSent(ticket)),
                     }
                 }
                 Some(Queued::Function(function, done)) => {
