@@ -6,6 +6,7 @@
 
 use std::sync::PoisonError;
 use std::sync::atomic::Ordering;
+use std::time::Duration;
 
 use anyhow::{Result, anyhow};
 use lunet_api::{Code, Done, GroupConfig};
@@ -35,6 +36,12 @@ pub trait Clusters: Send + Sync {
     /// # Errors
     /// There is another revision, or it is not known whether it was written.
     fn write(&self, shared: &Shared) -> Result<()>;
+
+    /// Has the owner of a group do something with one of its images, and waits for so long: its answer.
+    ///
+    /// # Errors
+    /// Nothing was done, and nothing will be; or, with [`Code::NotAnswered`], that is not known.
+    fn job(&self, group: &str, body: Vec<u8>, limit: Duration) -> Result<Vec<u8>>;
 
     /// Has the other gateways take it over, and waits for some seconds: what they say, a sentence each.
     fn tell(&self, shared: &Shared) -> Vec<String>;
