@@ -38,6 +38,8 @@ pub enum Fault {
     Move,
     /// An administrator has a gateway take the group.
     TakeOver,
+    /// An administrator wants something of the owner.
+    Job,
 }
 
 impl World {
@@ -56,6 +58,7 @@ impl World {
             (Fault::Volumes, plan.volumes),
             (Fault::Move, plan.moves),
             (Fault::TakeOver, plan.takeovers),
+            (Fault::Job, plan.jobs),
         ];
         for (fault, count) in counts {
             for _ in 0..count {
@@ -130,6 +133,10 @@ impl World {
                 let to = GatewayId(self.chance.below(self.nodes.len() as u64) as u16);
                 let any = self.chance.below(self.nodes.len() as u64) as usize;
                 self.order(any, Order::MoveTo(to));
+            }
+            Fault::Job => {
+                let any = self.chance.below(self.nodes.len() as u64) as usize;
+                self.wants_job(any);
             }
             Fault::TakeOver => {
                 let any = self.chance.below(self.nodes.len() as u64) as usize;

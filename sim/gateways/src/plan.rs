@@ -40,6 +40,8 @@ pub struct Plan {
     pub foreign: u8,
     /// Times that a volume is taken out of the group, and put into it again.
     pub volumes: u8,
+    /// Jobs that an administrator wants of the owner, by any gateway.
+    pub jobs: u8,
     /// Standbys pass commands on to the owner.
     pub relays: bool,
     /// A gateway is killed, stopped or cut off at that step of its work for the group: one after the other.
@@ -68,6 +70,7 @@ impl Plan {
         let relays = !apart.once_in(4);
         let foreign = if !calm && apart.once_in(4) { 1 + apart.below(2) as u8 } else { 0 };
         let volumes = if apart.once_in(3) { 1 + apart.below(3) as u8 } else { 0 };
+        let jobs = if apart.once_in(2) { 1 + apart.below(6) as u8 } else { 0 };
         Self {
             gateways: 2 + chance.below(3) as u8,
             hosts: 1 + chance.below(3) as u8,
@@ -85,6 +88,7 @@ impl Plan {
             shunts,
             foreign,
             volumes,
+            jobs,
             relays,
             steps: (0..steps).map(|_| 1 + chance.below(60) as u32).collect(),
             spread,
