@@ -227,7 +227,7 @@ fn a_second_gateway_with_the_same_number_is_told_of() -> Result<()> {
 }
 
 /// READ CAPACITY (16): the number of logical blocks; 0 while the unit is not ready.
-fn blocks(session: &mut Session) -> Result<u64> {
+pub fn blocks(session: &mut Session) -> Result<u64> {
     let cdb = [0x9E, 0x10, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 32, 0, 0];
     let data = ask(session, &cdb, 32, &[])?.data;
     let Some(last) = data.get(..8) else { return Ok(0) };

@@ -14,7 +14,7 @@ use lunet_e2e::process::output;
 use lunet_e2e::server::{Serve, Server, free_port, lunet_binary};
 use lunet_e2e::wire::scsi::{read16, sense_code, sense_key, write16};
 use lunet_e2e::wire::{Answer, Login, Session};
-use lunet_gateway::Record;
+use lunet_gateway::{Record, Sanitize};
 use lunet_group::read;
 use lunet_rbd::{ImageName, Place};
 use rustix::process::{Pid, Signal, kill_process};
@@ -152,6 +152,12 @@ impl<'a> Group<'a> {
     pub fn owner(&self) -> Result<(Option<u16>, u64)> {
         let record = self.record()?;
         Ok((record.owner.map(|owner| owner.gateway.0), record.epoch.0))
+    }
+
+    /// The record says that a volume is being rolled back, or was so in vain.
+    pub fn is_rolling_back(&self) -> Result<bool> {
+        let volumes = self.record()?.contents.volumes;
+        Ok(volumes.iter().any(|volume| volume.sanitize == Sanitize::RollingBack))
     }
 
     /// The address of the owner's client.

@@ -10,7 +10,7 @@ use std::sync::mpsc::{Receiver, Sender, channel};
 use std::thread;
 
 use lunet_gateway::{
-    Access, Action, Answer, Attention, Epoch, Gate, GatewayId, Notice, Order, Port, Portals,
+    Access, Action, Answer, Attention, Epoch, Gate, GatewayId, Job, Notice, Order, Port, Portals,
     Record, Refusal, Registered, Request,
 };
 use lunet_group::{Agrees, Config, Drained, Error, Group, Handle, Said, Serving, Storage};
@@ -109,6 +109,10 @@ impl Serving for Fake {
     fn abandon(&mut self, _request: Request) {}
 
     fn answer(&mut self, _id: u64, _answer: Answer) {}
+
+    fn job(&mut self, job: Job, _body: Vec<u8>) {
+        say(&format!("job {}", job.0));
+    }
 
     fn refuse(&mut self, order: Order, refusal: Refusal) {
         say(&format!("refused {order:?}: {refusal}"));

@@ -48,6 +48,8 @@ words! {
         StorageReplaced = "storage-replaced",
         /// It has become smaller than the volume.
         StorageCutShort = "storage-cut-short",
+        /// A rollback was cut off, or has failed: what it holds is neither of both.
+        RolledBackInPart = "rolled-back-in-part",
         /// Its file was never made.
         NotMade = "not-made",
         /// There is too little memory for it.

@@ -201,10 +201,18 @@ pub fn remove_snapshot(volume: &Volume, name: &str) -> Result<(), OpenError> {
 /// # Errors
 /// As for [`snapshot`]. The content may be anything between both then, and the image smaller than the volume.
 pub fn roll_back(volume: &Volume, name: &str) -> Result<(), OpenError> {
+    roll_back_to(volume, name, size(volume)?)
+}
+
+/// The same for an image that is to have so many bytes at least when it ends: after a rollback that was cut off it may be smaller
+/// than its volume.
+///
+/// # Errors
+/// As for [`roll_back`].
+pub fn roll_back_to(volume: &Volume, name: &str, bytes: u64) -> Result<(), OpenError> {
     ask(volume, |image| {
-        let before = image.size()?;
         image.roll_back(name)?;
-        if image.size()? < before { image.resize(before) } else { Ok(()) }
+        if image.size()? < bytes { image.resize(bytes) } else { Ok(()) }
     })
 }
 

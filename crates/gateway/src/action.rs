@@ -150,6 +150,17 @@ pub enum Refusal {
     /// Commands under way did not end in time: the gateway goes on as the owner.
     #[error("commands under way did not end in time; the gateway goes on as the owner")]
     NotDrained,
+    /// A [`Job`] is under way.
+    #[error(
+        "a snapshot, a rollback or another change of a volume of the group is under way: try again when it has ended"
+    )]
+    JobUnderWay,
+    /// There is nobody who would do a job.
+    #[error("no gateway owns the group now")]
+    NoOwner,
+    /// The owner has too many jobs.
+    #[error("too many changes of the group's volumes are under way: try again when one has ended")]
+    Crowded,
 }
 
 /// What an administrator has to know, as nobody else can do something about it.
@@ -203,6 +214,21 @@ pub enum Notice {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Request(pub u64);
 
+/// Work of the owner on a volume, by its number there.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Job(pub u64);
+
+/// What became of a job that an administrator has ordered here.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Outcome {
+    /// The owner has ended it, and says so.
+    Answer(Vec<u8>),
+    /// Nothing was done, and nothing will be.
+    Refused(Refusal),
+    /// Nobody has answered in time: it may have been done, and may be done yet.
+    Unknown,
+}
+
 /// The answer to a request of an initiator here.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Answer {
@@ -250,6 +276,11 @@ pub enum Input {
     Executed(Request, Box<Contents>, Vec<u8>),
     /// [`Action::Apply`] was done.
     Applied(Request),
+    /// An administrator here wants work done on a volume, and waits for so long: [`Action::JobTold`] says what became of it,
+    /// by this number.
+    Job(u64, Vec<u8>, Duration),
+    /// [`Action::Job`] has ended, with this answer.
+    JobDone(Job, Vec<u8>),
     /// These are the volumes that the group is to have. What it knows of those that it has already, by their images, it keeps.
     /// Only an owner takes it up, when it may, and nobody repeats it for an owner that could not.
     Volumes(Vec<Volume>),
@@ -329,6 +360,11 @@ pub enum Action {
     Abandon(Request),
     /// Answer an initiator's request on reservations.
     Answer(u64, Answer),
+    /// Do this work on a volume, beside everything else, and report [`Input::JobDone`] in any case. The group is not given away
+    /// meanwhile; it may be taken.
+    Job(Job, Vec<u8>),
+    /// Tell the administrator what became of a job that was ordered here.
+    JobTold(u64, Outcome),
     /// Tell the administrator that an order is not carried out.
     Refuse(Order, Refusal),
     /// Tell the administrator.

@@ -182,6 +182,7 @@ impl Sanitize {
             Self::Sanitizing { restricted: true } => 1,
             Self::Formatting => 2,
             Self::Sanitizing { restricted: false } => 3,
+            Self::RollingBack => 4,
         }
     }
 
@@ -192,6 +193,7 @@ impl Sanitize {
             1 => Some(Self::Sanitizing { restricted: true }),
             2 => Some(Self::Formatting),
             3 => Some(Self::Sanitizing { restricted: false }),
+            4 => Some(Self::RollingBack),
             _ => None,
         }
     }

@@ -17,6 +17,7 @@ mod bytes;
 mod codec;
 mod contact;
 mod gate;
+mod jobs;
 mod machine;
 mod message;
 mod moving;
@@ -28,8 +29,8 @@ mod way;
 
 pub use access::{Access, AccessState};
 pub use action::{
-    Ack, Action, Answer, Attention, ClientName, Failure, Input, LONG_ENOUGH, Notice, NotifyId,
-    OpId, Order, Refusal, Reply, Request, Result, TEN_YEARS,
+    Ack, Action, Answer, Attention, ClientName, Failure, Input, Job, LONG_ENOUGH, Notice, NotifyId,
+    OpId, Order, Outcome, Refusal, Reply, Request, Result, TEN_YEARS,
 };
 pub use codec::Malformed;
 pub use gate::{Admission, Gate, Link, Ping, Stamp};

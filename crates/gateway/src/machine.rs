@@ -7,6 +7,7 @@ use alloc::vec::Vec;
 use core::time::Duration;
 
 use crate::contact::Contact;
+use crate::jobs::{Asker, Jobs};
 use crate::moving::{Moving, Watchers};
 use crate::requests::Change;
 use crate::standby::{Step, Takeover, Watch};
@@ -79,6 +80,8 @@ pub(crate) enum Purpose {
     Move,
     Change,
     Report(u64),
+    /// An administrator's job here, by its number, that the owner is asked for.
+    Job(u64),
 }
 
 #[derive(Debug)]
@@ -106,6 +109,7 @@ pub struct Gateway {
     pub(crate) contact: Contact,
     /// What it knows of those who watch its images.
     pub(crate) watchers: Watchers,
+    pub(crate) jobs: Jobs,
     client: Client,
     /// The record names other images than those that the client has open.
     other_images: bool,
@@ -126,6 +130,7 @@ impl Gateway {
             tried: Epoch(0),
             contact: Contact::default(),
             watchers: Watchers::default(),
+            jobs: Jobs::default(),
             client: Client::None(now),
             other_images: false,
             operations: 0,
@@ -197,6 +202,8 @@ impl Gateway {
             Input::Executed(request, contents, answer) => self.executed(request, *contents, answer),
             Input::Applied(request) => self.applied(request),
             Input::Volumes(volumes) => self.wants_volumes(volumes),
+            Input::Job(id, body, limit) => self.order_job(id, body, limit),
+            Input::JobDone(job, answer) => self.job_done(job, answer),
         }
         self.look_at_images();
         if matches!(self.client, Client::None(at) if self.now >= at) {
@@ -226,6 +233,7 @@ impl Gateway {
             Purpose::Move => self.moved(result),
             Purpose::Change => self.written(result),
             Purpose::Report(id) => self.reported(id, result),
+            Purpose::Job(id) => self.job_asked(id, &result),
         }
     }
 
@@ -234,7 +242,10 @@ impl Gateway {
         let Ok(message) = Message::decode(bytes) else {
             return self.act(Action::Acknowledge(notify, Vec::new()));
         };
-        let (Message::Ping(epoch) | Message::Changed(epoch) | Message::Move(epoch, _)) = message;
+        let (Message::Ping(epoch)
+        | Message::Changed(epoch)
+        | Message::Move(epoch, _)
+        | Message::Job(epoch, ..)) = message;
         if self.role.owns() && epoch > self.gate.epoch() {
             return self.fence();
         }
@@ -251,6 +262,9 @@ impl Gateway {
                 if wanted == self.gate.epoch() {
                     self.begin_move(to);
                 }
+            }
+            Message::Job(wanted, client, number, body) => {
+                self.job_wanted(notify, wanted, Asker { client, number }, body);
             }
             Message::Ping(_) | Message::Changed(_) => {
                 self.acknowledge(notify, &Response::Owner(self.gate.epoch()));

@@ -1,10 +1,12 @@
 //! What gateways tell each other by notifies, and answer.
 
+use alloc::string::String;
 use alloc::vec::Vec;
 
 use crate::bytes::{Reader, Writer};
 use crate::codec::Malformed;
-use crate::{Epoch, GatewayId};
+use crate::record::{MAX_BODY, MAX_NAME};
+use crate::{Epoch, GatewayId, Refusal};
 
 /// The first byte of each.
 const VERSION: u8 = 2;
@@ -18,6 +20,9 @@ pub enum Message {
     Changed(Epoch),
     /// For the owner of that epoch: an administrator wants the group to go there.
     Move(Epoch, GatewayId),
+    /// For the owner of that epoch: an administrator wants a job done. By the client that asks, and its number there, it is known
+    /// again if it is asked for twice.
+    Job(Epoch, String, u64, Vec<u8>),
 }
 
 /// The answer to a [`Message`].
@@ -27,6 +32,10 @@ pub enum Response {
     NotOwner(Epoch, GatewayId),
     /// From the owner.
     Owner(Epoch),
+    /// From the owner: a job has ended, with this answer.
+    Job(Vec<u8>),
+    /// From the owner: a job was not begun, and is not.
+    JobRefused(Refusal),
 }
 
 impl Message {
@@ -38,6 +47,13 @@ impl Message {
             Self::Ping(epoch) => (to.u8(0), to.u64(epoch.0)).1,
             Self::Changed(epoch) => (to.u8(1), to.u64(epoch.0)).1,
             Self::Move(epoch, gateway) => (to.u8(3), to.u64(epoch.0), to.u16(gateway.0)).2,
+            Self::Job(epoch, client, number, body) => {
+                to.u8(4);
+                to.u64(epoch.0);
+                to.bytes(client.as_bytes());
+                to.u64(*number);
+                to.bytes(body);
+            }
         }
         to.0
     }
@@ -54,6 +70,10 @@ impl Message {
             0 => Self::Ping(epoch),
             1 => Self::Changed(epoch),
             3 => Self::Move(epoch, GatewayId(from.u16()?)),
+            4 => {
+                let (client, number) = (from.text(MAX_NAME)?, from.u64()?);
+                Self::Job(epoch, client, number, from.bytes(MAX_BODY)?.into())
+            }
             _ => return Err(Malformed::Value),
         };
         from.end()?;
@@ -69,6 +89,9 @@ impl Response {
         match self {
             Self::NotOwner(epoch, gateway) => (to.u8(0), to.u64(epoch.0), to.u16(gateway.0)).2,
             Self::Owner(epoch) => (to.u8(1), to.u64(epoch.0)).1,
+            Self::Job(answer) => (to.u8(2), to.bytes(answer)).1,
+            Self::JobRefused(Refusal::Crowded) => (to.u8(3), to.u8(1)).1,
+            Self::JobRefused(_) => (to.u8(3), to.u8(0)).1,
         }
         to.0
     }
@@ -83,6 +106,12 @@ impl Response {
         let response = match from.u8()? {
             0 => Self::NotOwner(Epoch(from.u64()?), GatewayId(from.u16()?)),
             1 => Self::Owner(Epoch(from.u64()?)),
+            2 => Self::Job(from.bytes(MAX_BODY)?.into()),
+            3 => Self::JobRefused(match from.u8()? {
+                0 => Refusal::NotReady,
+                1 => Refusal::Crowded,
+                _ => return Err(Malformed::Value),
+            }),
             _ => return Err(Malformed::Value),
         };
         from.end()?;

@@ -158,8 +158,10 @@ impl Gateway {
             return self.act(Action::Refuse(Order::MoveTo(to), Refusal::Absent));
         }
         match change {
-            None if self.now >= self.watchers.heard => self.drain(to, Wanted::default()),
-            // Behind the change that is under way, or when no dead watcher holds it up.
+            None if self.now >= self.watchers.heard && !self.has_jobs() => {
+                self.drain(to, Wanted::default());
+            }
+            // Behind the change or the job that is under way, or when no dead watcher holds it up.
             _ => self.watchers.to = Some(to),
         }
     }
@@ -170,7 +172,8 @@ impl Gateway {
             self.watchers.to = None;
             self.give_up_wanted(Refusal::NotOwner);
         }
-        if !matches!(self.role, Role::Owner(None)) || self.now < self.watchers.heard {
+        let waits = self.now < self.watchers.heard || self.has_jobs();
+        if !matches!(self.role, Role::Owner(None)) || waits {
             return;
         }
         if let Some(to) = self.watchers.to.take() {
@@ -232,6 +235,7 @@ impl Gateway {
         match &self.role {
             _ if to == self.config.me => return self.act(Action::Refuse(order, Refusal::IsOwner)),
             _ if !known => return self.act(Action::Refuse(order, Refusal::Unknown)),
+            _ if self.has_jobs() => return self.act(Action::Refuse(order, Refusal::JobUnderWay)),
             Role::Owner(None) => {}
             _ => return self.act(Action::Refuse(order, Refusal::NotReady)),
         }

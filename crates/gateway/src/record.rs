@@ -115,7 +115,7 @@ pub struct Volume {
     pub reserved: Reserved,
     /// What MODE SELECT has changed, in the words of whoever serves SCSI; empty: nothing.
     pub modes: Vec<u8>,
-    /// The mark of SANITIZE and FORMAT UNIT.
+    /// The mark of SANITIZE, FORMAT UNIT and rollbacks.
     pub sanitize: Sanitize,
 }
 
@@ -132,6 +132,9 @@ pub enum Sanitize {
     },
     /// FORMAT UNIT was begun: the same.
     Formatting,
+    /// A rollback to a snapshot was begun: the volume is not to be used until one has ended, or until it is overwritten by one of
+    /// the others.
+    RollingBack,
 }
 
 /// Persistent reservations of a volume. A record keeps them whether or not they survive a power loss elsewhere

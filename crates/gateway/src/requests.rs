@@ -110,6 +110,7 @@ impl Gateway {
 
     /// Answers requests whose operations are given up.
     pub(crate) fn give_up_requests(&mut self) {
+        self.give_up_jobs();
         for (_, purpose) in core::mem::take(&mut self.pending) {
             if let Purpose::Report(id) = purpose {
                 self.answer(id, Answer::Busy);

@@ -5,8 +5,8 @@ use std::time::Duration;
 use lunet_gateway::{
     Access, AccessState, Ack, Action, Admission, Answer, Attention, ClientName, Condition, Config,
     Contents, Epoch, Failure, Gateway, GatewayId, Input, LONG_ENOUGH, Message, Notice, NotifyId,
-    OpId, Order, Owner, Port, Portals, Record, Refusal, Registered, Reply, Request, Reserved,
-    Response, Sanitize, TEN_YEARS, Taker, Volume,
+    OpId, Order, Outcome, Owner, Port, Portals, Record, Refusal, Registered, Reply, Request,
+    Reserved, Response, Sanitize, TEN_YEARS, Taker, Volume,
 };
 
 const SECOND: Duration = Duration::from_secs(1);
@@ -1074,4 +1074,136 @@ fn a_takeover_looks_at_all_images_of_the_record() {
         };
         actions = bench.done(op, Ok(reply));
     }
+}
+
+/// What a standby asks the owner: the operation, and the message.
+fn asked(actions: &[Action]) -> (OpId, Message) {
+    let asks = |action: &Action| match action {
+        Action::Notify(op, bytes, _) => Some((*op, Message::decode(bytes).ok()?)),
+        _ => None,
+    };
+    let mut all = actions.iter().filter_map(asks);
+    all.find(|(_, message)| matches!(message, Message::Job(..))).expect("a job")
+}
+
+fn acks(responses: &[Response], all: bool) -> lunet_gateway::Result {
+    let acks = responses.iter().map(|response| Ack(response.encode())).collect();
+    Ok(Reply::Acks { acks, all })
+}
+
+#[test]
+fn a_job_of_a_standby_is_done_by_the_owner_once() {
+    let mut one = Bench::standby(&record(5, Some(0)));
+    let mut owner = Bench::owner();
+    assert_eq!(owner.gateway.gate().epoch(), Epoch(5));
+    let wait = 12 * SECOND;
+    let (op, job) = asked(&one.input(Input::Job(7, vec![1, 2], wait)));
+    let actions = owner.notified(&job);
+    let [Action::Job(number, body)] = &actions[..] else { panic!("{actions:?}") };
+    assert_eq!(body, &[1, 2]);
+    // It takes longer than a notify may.
+    one.now += 5 * SECOND;
+    let (again, same) = asked(&one.done(op, acks(&[], false)));
+    assert_eq!(same, job);
+    assert_eq!(owner.input(Input::Notified(NotifyId(10), same.encode())), []);
+    let done = Response::Job(vec![3]);
+    let told = |notify| Action::Acknowledge(NotifyId(notify), done.encode());
+    assert_eq!(owner.input(Input::JobDone(*number, vec![3])), [told(9), told(10)]);
+    // A notify that comes late begins nothing.
+    assert_eq!(owner.input(Input::Notified(NotifyId(11), job.encode())), [told(11)]);
+    let outcome = Outcome::Answer(vec![3]);
+    assert_eq!(one.done(again, acks(&[done], true)), [Action::JobTold(7, outcome)]);
+    // Another one of the same gateway is another one.
+    let (_, other) = asked(&one.input(Input::Job(8, vec![1, 2], wait)));
+    assert!(matches!(owner.notified(&other)[..], [Action::Job(..)]));
+}
+
+#[test]
+fn what_became_of_a_job_is_told_as_far_as_it_is_known() {
+    let refused = Outcome::Refused;
+    let wait = 7 * SECOND;
+    let owner_left = Response::NotOwner(Epoch(5), GatewayId(0));
+    let crowded = Response::JobRefused(Refusal::Crowded);
+    for (first, second, outcome) in [
+        (acks(&[crowded.clone()], false), None, refused(Refusal::Crowded)),
+        // The owner may have it by then.
+        // A watch that was given up leaves no trace.
+        (acks(&[owner_left.clone()], true), Some(acks(&[owner_left], true)), Outcome::Unknown),
+        (Err(Failure::Other(5)), Some(acks(&[crowded], true)), Outcome::Unknown),
+        (acks(&[], false), Some(acks(&[], false)), Outcome::Unknown),
+    ] {
+        let mut one = Bench::standby(&record(5, Some(0)));
+        let (op, _) = asked(&one.input(Input::Job(7, vec![1], wait)));
+        one.now += 5 * SECOND;
+        let mut actions = one.done(op, first);
+        if let Some(second) = second {
+            let (op, _) = asked(&actions);
+            one.now += 5 * SECOND;
+            actions = one.done(op, second);
+        }
+        assert!(actions.contains(&Action::JobTold(7, outcome.clone())), "{outcome:?}: {actions:?}");
+    }
+    let mut nobody = Bench::standby(&record(5, None));
+    let told = Action::JobTold(7, refused(Refusal::NoOwner));
+    assert!(nobody.input(Input::Job(7, vec![1], wait)).contains(&told));
+    // Its client ends with the question.
+    let mut one = Bench::standby(&record(5, Some(0)));
+    let (op, _) = asked(&one.input(Input::Job(7, vec![1], wait)));
+    let actions = one.input(Input::Order(Order::TakeOver));
+    assert!(!actions.iter().any(|action| matches!(action, Action::JobTold(..))));
+    let actions = one.done(op, acks(&[], false));
+    assert_eq!(actions, [Action::JobTold(7, Outcome::Unknown)]);
+}
+
+#[test]
+fn a_job_is_of_one_epoch_and_the_owner_stays_until_it_has_ended() {
+    let mut bench = Bench::owner();
+    let job = |epoch, number| Message::Job(Epoch(epoch), "client.9".into(), number, vec![1]);
+    let late = Response::JobRefused(Refusal::NotReady).encode();
+    assert_eq!(bench.notified(&job(4, 1)), [Action::Acknowledge(NotifyId(9), late)]);
+    let actions = bench.notified(&job(5, 2));
+    let [Action::Job(number, _)] = actions[..] else { panic!("{actions:?}") };
+    let order = Order::MoveTo(GatewayId(2));
+    let under_way = [Action::Refuse(order, Refusal::JobUnderWay)];
+    assert_eq!(bench.input(Input::Order(order)), under_way);
+    // Other volumes wait for it.
+    assert_eq!(bench.input(Input::Volumes(vec![volume("p/a")])), []);
+    let actions = bench.input(Input::JobDone(number, vec![]));
+    assert!(matches!(actions[..], [Action::Acknowledge(..), Action::Gate(_), Action::Drain(_)]));
+    // A job does not begin on the way to another owner.
+    let refused = Response::JobRefused(Refusal::NotReady).encode();
+    assert_eq!(bench.notified(&job(5, 3)), [Action::Acknowledge(NotifyId(9), refused)]);
+    let told = Action::JobTold(7, Outcome::Refused(Refusal::NotReady));
+    assert_eq!(bench.input(Input::Job(7, vec![1], SECOND)), [told]);
+}
+
+#[test]
+fn a_job_that_ends_behind_the_fence_is_told_here_and_to_nobody_else() {
+    let mut bench = Bench::owner();
+    let here = bench.input(Input::Job(7, vec![1], SECOND));
+    let [Action::Job(here, _)] = here[..] else { panic!("{here:?}") };
+    let there = bench.notified(&Message::Job(Epoch(5), "client.9".into(), 1, vec![2]));
+    let [Action::Job(there, _)] = there[..] else { panic!("{there:?}") };
+    let actions = bench.notified(&Message::Changed(Epoch(6)));
+    assert!(matches!(actions[0], Action::StopAnswering(_)), "{actions:?}");
+    assert_eq!(bench.input(Input::JobDone(there, vec![4])), []);
+    let told = Action::JobTold(7, Outcome::Answer(vec![3]));
+    assert_eq!(bench.input(Input::JobDone(here, vec![3])), [told]);
+    assert_eq!(bench.input(Input::JobDone(here, vec![3])), [], "it has ended");
+}
+
+#[test]
+fn an_owner_has_no_more_jobs_than_it_can_do() {
+    let mut bench = Bench::owner();
+    let mut begun = Vec::new();
+    for id in 0..20 {
+        match bench.input(Input::Job(id, vec![1], SECOND))[..] {
+            [Action::Job(job, _)] => begun.push(job),
+            [Action::JobTold(_, Outcome::Refused(Refusal::Crowded))] => {}
+            ref other => panic!("{other:?}"),
+        }
+    }
+    assert_eq!(begun.len(), 8);
+    bench.input(Input::JobDone(begun[0], vec![]));
+    assert!(matches!(bench.input(Input::Job(20, vec![1], SECOND))[..], [Action::Job(..)]));
 }

@@ -4,7 +4,7 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, SocketAddrV6};
 
 use lunet_gateway::{
     Access, AccessState, ClientName, Contents, Epoch, GatewayId, MAX_VOLUMES, Malformed, Message,
-    Owner, Port, Portals, Record, Registered, Reserved, Response, Sanitize, Taker, Volume,
+    Owner, Port, Portals, Record, Refusal, Registered, Reserved, Response, Sanitize, Taker, Volume,
 };
 use lunet_reservations::{Kind, Register, Registrant, Reservations};
 use proptest::collection::vec;
@@ -67,6 +67,7 @@ prop_compose! {
             Sanitize::Sanitizing { restricted: true },
             Sanitize::Sanitizing { restricted: false },
             Sanitize::Formatting,
+            Sanitize::RollingBack,
         ];
         let volumes: Vec<_> = volumes.into_iter().enumerate().map(|(at, volume)| {
             let (reserved, modes, mark, naa, serial) = volume;
@@ -128,14 +129,18 @@ proptest! {
 
     #[test]
     fn messages_are_read_as_they_were_written(
-        kind in 0_u8..3,
+        kind in 0_u8..5,
         epoch in any::<u64>(),
+        body in vec(any::<u8>(), 0..60),
     ) {
         let epoch = Epoch(epoch);
+        let job = Message::Job(epoch, "client.4".into(), epoch.0, body.clone());
         let (message, response) = match kind {
             0 => (Message::Ping(epoch), Response::Owner(epoch)),
             1 => (Message::Changed(epoch), Response::NotOwner(epoch, GatewayId(3))),
-            _ => (Message::Move(epoch, GatewayId(7)), Response::Owner(epoch)),
+            2 => (Message::Move(epoch, GatewayId(7)), Response::Owner(epoch)),
+            3 => (job, Response::Job(body)),
+            _ => (job, Response::JobRefused(Refusal::Crowded)),
         };
         prop_assert_eq!(Message::decode(&message.encode()), Ok(message));
         prop_assert_eq!(Response::decode(&response.encode()), Ok(response));

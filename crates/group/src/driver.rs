@@ -1,5 +1,6 @@
 //! The thread of a group.
 
+use std::collections::BTreeMap;
 use std::fmt;
 use std::io;
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, SyncSender, channel, sync_channel};
@@ -8,8 +9,8 @@ use std::thread::{Builder, JoinHandle};
 use std::time::{Duration, Instant};
 
 use lunet_gateway::{
-    Action, Condition, Contents, Epoch, Failure, Gateway, GatewayId, Input, NotifyId, OpId, Order,
-    Record, Reply, Request, Result, Volume,
+    Action, Condition, Contents, Epoch, Failure, Gateway, GatewayId, Input, Job, NotifyId, OpId,
+    Order, Outcome, Record, Reply, Request, Result, Volume,
 };
 use lunet_rbd::{ImageName, Place, Watched};
 
@@ -120,8 +121,14 @@ pub(crate) enum Event {
     Tell(Sender<Told>),
     /// Gateways are to say that they are there.
     Roll(Sender<std::result::Result<Vec<Present>, Error>>),
-    /// Images have other sizes.
-    Sizes(OpId, Sizes),
+    /// Images have other sizes, as they were looked at behind so many rollbacks.
+    Sizes(OpId, u64, Sizes),
+    /// It is to be looked whether they have.
+    LookAtSizes,
+    /// Images are being rolled back, or not any more.
+    Rolling(bool),
+    /// An administrator wants a job done.
+    Job(Vec<u8>, Duration, Sender<Outcome>),
     /// The configuration was looked at.
     Seen,
     /// The volumes that the group is to have.
@@ -198,6 +205,30 @@ impl Handle {
         done
     }
 
+    /// Has the owner of the group do a job, this gateway or another one, and waits for so long: what became of it. Nothing comes
+    /// if the group ends before.
+    pub fn job(&self, body: Vec<u8>, limit: Duration) -> Receiver<Outcome> {
+        let (sender, outcome) = channel();
+        drop(self.0.send(Event::Job(body, limit, sender)));
+        outcome
+    }
+
+    /// A [job](Serving::job) has ended, with this answer.
+    pub fn job_done(&self, job: Job, answer: Vec<u8>) {
+        self.tell(Input::JobDone(job, answer));
+    }
+
+    /// An owner looks now whether its images have become larger: their volumes become so, too.
+    pub fn look_at_sizes(&self) {
+        drop(self.0.send(Event::LookAtSizes));
+    }
+
+    /// Images of the group are being rolled back, or none is any more: until then their sizes are looked at no more, as they
+    /// change to and fro.
+    pub fn images_roll(&self, roll: bool) {
+        drop(self.0.send(Event::Rolling(roll)));
+    }
+
     /// The group is to have these volumes: those of the record that are not among them leave it, and of those that stay it keeps
     /// what it knows. Counts if this gateway owns the group, and if nobody else uses the images that are new.
     pub fn have(&self, volumes: Vec<Volume>) {
@@ -237,9 +268,9 @@ impl Handle {
 }
 
 /// What is to be started by [`begin`]'s thread.
-type Job = Box<dyn FnOnce() + Send>;
+type Start = Box<dyn FnOnce() + Send>;
 
-static STARTER: OnceLock<Mutex<Sender<Job>>> = OnceLock::new();
+static STARTER: OnceLock<Mutex<Sender<Start>>> = OnceLock::new();
 
 /// Starts the thread by which all groups of the process are started from now on: they have the limits that the calling
 /// thread has now.
@@ -250,7 +281,7 @@ pub fn begin() -> io::Result<()> {
     if STARTER.get().is_some() {
         return Ok(());
     }
-    let (jobs, work) = channel::<Job>();
+    let (jobs, work) = channel::<Start>();
     let serve = move || work.iter().for_each(|job| job());
     Builder::new().name("lunet-groups".into()).spawn(serve)?;
     // Two that begin at once have two threads, of which one ends.
@@ -269,7 +300,7 @@ pub fn spawn(
     let start = move || Builder::new().name(name.into()).spawn(work);
     let Some(jobs) = STARTER.get() else { return start() };
     let (sender, started) = channel();
-    let job: Job = Box::new(move || drop(sender.send(start())));
+    let job: Start = Box::new(move || drop(sender.send(start())));
     drop(jobs.lock().unwrap_or_else(PoisonError::into_inner).send(job));
     started.recv().map_err(|_| io::Error::from(io::ErrorKind::BrokenPipe))?
 }
@@ -348,6 +379,13 @@ struct Driver {
     status: Option<Status>,
     /// When the configuration was looked at last.
     looked: Instant,
+    /// Who waits for jobs, by their numbers.
+    jobs: BTreeMap<u64, Sender<Outcome>>,
+    numbers: u64,
+    /// Images are being rolled back.
+    rolls: bool,
+    /// How often that has begun.
+    rolled: u64,
 }
 
 impl Driver {
@@ -369,6 +407,10 @@ impl Driver {
             trouble: None,
             status: None,
             looked: Instant::now(),
+            jobs: BTreeMap::new(),
+            numbers: 0,
+            rolls: false,
+            rolled: 0,
         }
     }
 
@@ -404,7 +446,14 @@ impl Driver {
                     None
                 }
                 Ok(Event::Made(op, made)) => self.made(op, *made),
-                Ok(Event::Sizes(op, sizes)) => self.have_sizes(op, &sizes),
+                Ok(Event::Sizes(op, rolled, sizes)) => self.have_sizes((op, rolled), &sizes),
+                Ok(Event::LookAtSizes) => self.look_at_sizes(),
+                Ok(Event::Rolling(rolls)) => {
+                    self.rolled += u64::from(rolls);
+                    self.rolls = rolls;
+                    self.look_at_sizes()
+                }
+                Ok(Event::Job(body, limit, outcome)) => Some(self.ordered(body, limit, outcome)),
                 Ok(Event::Seen) => {
                     self.serving.seen();
                     None
@@ -493,6 +542,13 @@ impl Driver {
             Action::Apply(request) => serving.apply(request),
             Action::Abandon(request) => serving.abandon(request),
             Action::Answer(id, answer) => serving.answer(id, answer),
+            Action::Job(job, body) => serving.job(job, body),
+            Action::JobTold(id, outcome) => {
+                // Whoever waited may have gone.
+                if let Some(waits) = self.jobs.remove(&id) {
+                    drop(waits.send(outcome));
+                }
+            }
             Action::Refuse(order, refusal) => serving.refuse(order, refusal),
             Action::Notice(notice) => serving.notice(&notice),
             Action::NewClient(_)
@@ -603,25 +659,35 @@ impl Driver {
 
     /// An owner looks at the sizes of its images, if somebody has changed them or `anyway`, on a thread of its own.
     fn see_sizes(&self, session: Arc<Session>, anyway: bool) {
-        if self.gateway.condition() != Condition::Owner {
+        if self.gateway.condition() != Condition::Owner || self.rolls {
             return;
         }
-        let sender = self.sender.clone();
+        let (sender, rolled) = (self.sender.clone(), self.rolled);
         let seen = Builder::new().name("lunet-group-sizes".into()).spawn(move || {
             // What cannot be seen now is looked at the next time.
             let sizes = session.sizes(anyway).unwrap_or_default();
             let op = session.op;
             drop(session);
             if !sizes.larger.is_empty() || !sizes.smaller.is_empty() {
-                drop(sender.send(Event::Sizes(op, sizes)));
+                drop(sender.send(Event::Sizes(op, rolled, sizes)));
             }
         });
         drop(seen);
     }
 
+    fn look_at_sizes(&self) -> Option<Input> {
+        if let Some(ready) = &self.ready {
+            self.see_sizes(Arc::clone(&ready.session), true);
+        }
+        None
+    }
+
     /// Images have other sizes than the record says.
-    fn have_sizes(&mut self, op: OpId, sizes: &Sizes) -> Option<Input> {
+    fn have_sizes(&mut self, (op, rolled): (OpId, u64), sizes: &Sizes) -> Option<Input> {
         let ready = self.ready.as_ref().filter(|ready| ready.session.op == op)?;
+        if self.rolls || rolled != self.rolled {
+            return None;
+        }
         let mut volumes = ready.session.record.contents.volumes.clone();
         for (image, size) in &sizes.smaller {
             self.serving.cut_short(image, *size);
@@ -704,6 +770,12 @@ impl Driver {
         // Without a thread: whoever wants them says so again.
         drop(looks);
         None
+    }
+
+    fn ordered(&mut self, body: Vec<u8>, limit: Duration, outcome: Sender<Outcome>) -> Input {
+        self.numbers += 1;
+        self.jobs.insert(self.numbers, outcome);
+        Input::Job(self.numbers, body, limit)
     }
 
     fn tell_of_config(&self, told: Sender<Told>) -> Option<Input> {

@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::sync::mpsc::Sender;
 
 use lunet_gateway::{
-    Access, Action, Answer, Attention, Epoch, Gate, Input, Notice, OpId, Order, Port, Portals,
+    Access, Action, Answer, Attention, Epoch, Gate, Input, Job, Notice, OpId, Order, Port, Portals,
     Record, Refusal, Registered, Reply, Request,
 };
 use lunet_rbd::Image;
@@ -98,6 +98,11 @@ pub trait Serving: Send {
     /// The answer to a request on reservations that came by [`Handle::reserve`](crate::Handle::reserve) or
     /// [`Handle::report`](crate::Handle::report) with that number.
     fn answer(&mut self, id: u64, answer: Answer);
+
+    /// Work on a volume that an administrator wants, here or at another gateway. It is done on another thread, and
+    /// [`Handle::job_done`](crate::Handle::job_done) is told of its end in any case: the group is not given away before. It may be
+    /// taken meanwhile.
+    fn job(&mut self, job: Job, body: Vec<u8>);
 
     /// An order is not carried out: for the log, and for whoever gave it.
     fn refuse(&mut self, order: Order, refusal: Refusal);

@@ -131,6 +131,9 @@ pub enum Error {
         /// The address of the client that has the lock.
         owner: String,
     },
+    /// It is not this client's to change. librbd would take the lock for it by itself, or ask whoever has it.
+    #[error("this server does not have the lock of the image, or has lost it: nothing was changed")]
+    NotLocked,
     /// The client that had the image before is on the blocklist, and comes off it too soon.
     #[error(
         "the client {owner}, which had the image before, is shut out of the cluster {}, as Ceph does not lengthen an entry \

@@ -192,11 +192,20 @@ impl Image {
         }
     }
 
+    /// Refuses a change of an image whose lock this client does not have: a call that needs it would wait for the lock and
+    /// take it, whoever is to have it. One that is lost meanwhile was not given back, so this client is shut out, and the call
+    /// fails.
+    pub(crate) fn must_be_locked(&self) -> Result<(), Error> {
+        let is_own = self.is_locked() && self.lost().is_none();
+        if is_own { Ok(()) } else { Err(Error::NotLocked) }
+    }
+
     /// Gives the image another size in bytes. Blocks. The caller must not make it smaller.
     ///
     /// # Errors
     /// The cluster's.
     pub fn resize(&self, size: u64) -> Result<(), Error> {
+        self.must_be_locked()?;
         // SAFETY: the image is open.
         done("resize the image", unsafe { (self.rbd().rbd_resize)(self.handle, size) })
     }

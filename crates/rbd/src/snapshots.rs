@@ -28,6 +28,7 @@ impl Image {
     /// # Errors
     /// The cluster's; EEXIST if there is one of this name.
     pub fn snapshot(&self, name: &str) -> Result<(), Error> {
+        self.must_be_locked()?;
         let name = c_string(name);
         // SAFETY: the image is open; copies the name.
         let made = unsafe { (self.rbd().rbd_snap_create)(self.handle(), name.as_ptr()) };
@@ -93,6 +94,7 @@ impl Image {
     /// # Errors
     /// It is protected, or the cluster's.
     pub fn remove_snapshot(&self, name: &str) -> Result<(), Error> {
+        self.must_be_locked()?;
         let (text, mut protected) = (c_string(name), 0);
         let (rbd, handle) = (self.rbd(), self.handle());
         // SAFETY: the image is open; reads the name, and writes the number.
@@ -112,6 +114,7 @@ impl Image {
     /// # Errors
     /// The cluster's. The content is anything between both then.
     pub fn roll_back(&self, name: &str) -> Result<(), Error> {
+        self.must_be_locked()?;
         let name = c_string(name);
         // SAFETY: the image is open; reads the name.
         let back = unsafe { (self.rbd().rbd_snap_rollback)(self.handle(), name.as_ptr()) };

@@ -23,6 +23,8 @@ use lunet_files::{self as files, ReadError};
 /// Bits of [`Health::word`].
 const WRITE_BACK: u32 = 1;
 const STORAGE: u32 = 1 << 1;
+/// The content is nobody's.
+const CONTENT: u32 = 1 << 2;
 
 /// A larger mark is none of ours, in bytes.
 const MAX_MARK: u64 = 4096;
@@ -66,6 +68,8 @@ pub enum Cause {
         /// Its size now, in bytes.
         bytes: u64,
     },
+    /// A rollback was cut off, or has failed: the content is anything between both. Nothing is read, written or flushed.
+    RolledBackInPart,
 }
 
 /// What was asked of the storage when it told of a failed write-back.
@@ -87,6 +91,7 @@ impl Cause {
             | Self::Replaced
             | Self::TakenOver { .. }
             | Self::CutShort { .. } => STORAGE,
+            Self::RolledBackInPart => CONTENT,
         }
     }
 }
@@ -127,6 +132,10 @@ impl fmt::Display for Cause {
                 "the file or device was cut to {}, which is less than the volume: nothing is \
                  written to it any more",
                 Size(*bytes)
+            ),
+            Self::RolledBackInPart => f.write_str(
+                "a rollback of it was cut off, or has failed, so what it holds is neither of both: nothing is read from it or \
+                 written to it until a rollback has ended",
             ),
         }
     }
@@ -351,6 +360,14 @@ impl Health {
         first
     }
 
+    /// What has failed in one of these ways is over. A failed write-back is not: see [`forget`](Self::forget).
+    pub fn end(&self, over: impl Fn(&Cause) -> bool) {
+        let mut faults = self.faults.lock().unwrap_or_else(PoisonError::into_inner);
+        faults.retain(|fault| fault.cause.bit() == WRITE_BACK || !over(&fault.cause));
+        let word = faults.iter().fold(0, |word, fault| word | fault.cause.bit());
+        self.word.store(word, Ordering::Release);
+    }
+
     /// True if nothing has failed.
     pub fn is_sound(&self) -> bool {
         self.word.load(Ordering::Acquire) == 0
@@ -369,7 +386,8 @@ impl Health {
     /// Why a request does not go to the storage any more. One load of a line that nobody writes.
     pub(crate) fn refuses(&self, op: Op) -> Option<Error> {
         let reads = matches!(op, Op::Read | Op::ReadMapped);
-        (!reads && self.word.load(Ordering::Acquire) & STORAGE != 0).then_some(Error::Gone)
+        let refused = if reads { CONTENT } else { STORAGE | CONTENT };
+        (self.word.load(Ordering::Acquire) & refused != 0).then_some(Error::Gone)
     }
 
     /// What the answer of the storage to a request means. A failure to make data stable is remembered; after
@@ -496,6 +514,21 @@ mod tests {
         assert_eq!(health.refuses(Op::Read), None);
         assert!(health.fail(CAUSE));
         assert_eq!(health.faults().len(), 2);
+    }
+
+    #[test]
+    fn a_content_that_is_nobodys_is_neither_read_nor_written_until_that_is_over() {
+        let health = Health::new("v");
+        assert!(health.fail(Cause::CutShort { bytes: 512 }) && health.fail(CAUSE));
+        assert!(health.fail(Cause::RolledBackInPart));
+        for op in [Op::Read, Op::ReadMapped, WRITE, FUA, Op::Flush] {
+            assert_eq!(health.refuses(op), Some(Error::Gone), "{op:?}");
+        }
+        health.end(|cause| *cause == Cause::RolledBackInPart);
+        assert_eq!((health.refuses(Op::Read), health.refuses(WRITE)), (None, Some(Error::Gone)));
+        health.end(|_| true);
+        assert_eq!(health.refuses(WRITE), None);
+        assert!(health.write_back().is_some(), "that is not over by itself");
     }
 
     #[test]

@@ -257,6 +257,11 @@ impl Cluster {
         self.locks[image].take_if(|client| *client == FOREIGN);
     }
 
+    /// Nothing that a client does from now on takes effect where others see it.
+    pub fn is_shut_out(&self, client: ClientIx, now: Time) -> bool {
+        self.clients[client].ended || self.blocklisted(client, self.map, now)
+    }
+
     fn blocklisted(&self, client: ClientIx, map: u64, now: Time) -> bool {
         let listed = |entry: &Entry| {
             entry.client == client && entry.map <= map && entry.until > now + self.leap

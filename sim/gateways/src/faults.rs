@@ -40,6 +40,8 @@ pub enum Fault {
     Move,
     /// An administrator has a gateway take the group.
     TakeOver,
+    /// An administrator wants something of the owner.
+    Job,
 }
 
 impl World {
@@ -59,6 +61,7 @@ impl World {
             (Fault::Return, plan.returns),
             (Fault::Move, plan.moves),
             (Fault::TakeOver, plan.takeovers),
+            (Fault::Job, plan.jobs),
         ];
         for (fault, count) in counts {
             for _ in 0..count {
@@ -138,6 +141,10 @@ impl World {
                 let to = GatewayId(self.chance.below(self.nodes.len() as u64) as u16);
                 let any = self.chance.below(self.nodes.len() as u64) as usize;
                 self.order(any, Order::MoveTo(to));
+            }
+            Fault::Job => {
+                let any = self.chance.below(self.nodes.len() as u64) as usize;
+                self.wants_job(any);
             }
             Fault::TakeOver => {
                 let any = self.chance.below(self.nodes.len() as u64) as usize;

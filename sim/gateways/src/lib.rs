@@ -8,6 +8,7 @@ pub mod blocks;
 pub mod cluster;
 pub mod faults;
 pub mod host;
+pub mod jobs;
 pub mod node;
 pub mod plan;
 pub mod relay;

@@ -13,6 +13,7 @@ use lunet_reservations::{Kind as Reservation, Register, Registrant, Reservations
 
 use crate::cluster::{Ask, ClientIx, Cluster, Given, Kind, Token};
 use crate::host::{Question, Told, Wanted};
+use crate::jobs::Running;
 use crate::relay::{Going, Relay, portal_of};
 use crate::reserve::{Act, State};
 use crate::world::{Event, World};
@@ -61,6 +62,8 @@ pub struct Node {
     prepared: Option<Reservations>,
     requests: BTreeMap<u64, (u64, u8)>,
     contents: Contents,
+    /// What administrators want of it as the owner.
+    pub jobs: Vec<Running>,
 }
 
 /// Parts of one operation of the state machine, one after the other.
@@ -161,6 +164,7 @@ impl Node {
             prepared: None,
             requests: BTreeMap::new(),
             contents: Contents::default(),
+            jobs: Vec::new(),
         }
     }
 
@@ -172,6 +176,11 @@ impl Node {
     /// It owns the group, as far as it knows.
     pub fn gate(&self) -> Gate {
         self.machine.gate()
+    }
+
+    /// Its client.
+    pub const fn client(&self) -> Option<ClientIx> {
+        self.client
     }
 
     /// It changes reservations.
@@ -319,6 +328,7 @@ impl World {
                 }
             }
             Action::Drain(op) => {
+                self.no_job_is_under_way(gateway);
                 self.nodes[gateway].draining = Some(op);
                 self.look_drained(gateway);
             }
@@ -370,6 +380,8 @@ impl World {
                 self.change_ends(gateway);
             }
             Action::Answer(id, answer) => self.answer_request(gateway, id, answer),
+            Action::Job(job, body) => self.job_begins(gateway, job, &body),
+            Action::JobTold(id, outcome) => self.job_told(id, &outcome),
             Action::Refuse(_, Refusal::NotDrained) => self.refused_moves += 1,
             Action::Notice(Notice::ShortEntry { .. }) => self.short_entries += 1,
             Action::Notice(Notice::InUse { .. }) => {}

@@ -42,6 +42,8 @@ pub struct Plan {
     pub volumes: u8,
     /// Times that the group moves away and comes back while a path to its gateway holds everything back.
     pub returns: u8,
+    /// Jobs that an administrator wants of the owner, by any gateway.
+    pub jobs: u8,
     /// Standbys pass commands on to the owner.
     pub relays: bool,
     /// A gateway is killed, stopped or cut off at that step of its work for the group: one after the other.
@@ -71,6 +73,7 @@ impl Plan {
         let foreign = if !calm && apart.once_in(4) { 1 + apart.below(2) as u8 } else { 0 };
         let volumes = if apart.once_in(3) { 1 + apart.below(3) as u8 } else { 0 };
         let returns = if !calm && apart.once_in(4) { 1 + apart.below(2) as u8 } else { 0 };
+        let jobs = if apart.once_in(2) { 1 + apart.below(6) as u8 } else { 0 };
         Self {
             gateways: 2 + chance.below(3) as u8,
             hosts: 1 + chance.below(3) as u8,
@@ -89,6 +92,7 @@ impl Plan {
             foreign,
             volumes,
             returns,
+            jobs,
             relays,
             steps: (0..steps).map(|_| 1 + chance.below(60) as u32).collect(),
             spread,

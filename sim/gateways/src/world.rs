@@ -4,14 +4,15 @@ use std::cmp::Ordering;
 use std::collections::{BTreeMap, BinaryHeap, HashMap};
 
 use lunet_gateway::{
-    Access, Contents, Epoch, Failure, Gate, GatewayId, Input, NotifyId, OpId, Order, Port, Record,
-    Request, Reserved, Sanitize, Volume,
+    Access, Contents, Epoch, Failure, Gate, GatewayId, Input, Job, NotifyId, OpId, Order, Port,
+    Record, Request, Reserved, Sanitize, Volume,
 };
 
 use crate::blocks::{Block, Value};
 use crate::cluster::{Ask, ClientIx, Cluster, Given, Op, Token};
 use crate::faults::Fault;
 use crate::host::{Host, Said, Told};
+use crate::jobs::Known;
 use crate::node::{Node, name_of};
 use crate::plan::Plan;
 use crate::relay::Carried;
@@ -57,6 +58,8 @@ pub enum Event {
     Drained(OpId),
     Ordered(Order),
     Configured,
+    JobWanted(usize),
+    JobEnds(Job),
     Back,
     Free(usize),
 }
@@ -141,6 +144,7 @@ pub struct World {
     pub short_entries: u64,
     pub wanted_takeovers: u32,
     pub owner_killed: Option<Time>,
+    pub jobs: Vec<Known>,
     pub next_step: Option<u32>,
     /// How often the first volume was taken out of the group and is not back yet.
     pub taken_out: u32,
@@ -207,6 +211,7 @@ pub fn run(seed: u64, plan: Option<Plan>, telling: bool, strict: bool) -> Report
         short_entries: 0,
         wanted_takeovers: 0,
         owner_killed: None,
+        jobs: Vec::new(),
         next_step: None,
         taken_out: 0,
         steps_done: 0,
@@ -398,6 +403,8 @@ impl World {
             }
             Event::Ordered(order) => self.feed(gateway, Input::Order(order)),
             Event::Configured => self.wants_volumes(gateway),
+            Event::JobWanted(which) => self.job_wanted(gateway, which),
+            Event::JobEnds(job) => self.job_ends(gateway, job),
             _ => {}
         }
     }

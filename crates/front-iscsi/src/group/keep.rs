@@ -51,7 +51,8 @@ impl Keep {
         let what = match kind {
             MODES => Kept::Modes(modes(value)?, nexus.to_vec()),
             SANITIZE if nexus.is_empty() => {
-                Kept::Sanitation(sanitation(Sanitize::from_code(value)?))
+                let mark = Sanitize::from_code(value).filter(|it| *it != Sanitize::RollingBack)?;
+                Kept::Sanitation(sanitation(mark))
             }
             _ => return None,
         };
@@ -79,6 +80,16 @@ impl GroupHandle {
         let Some((_, volume)) = self.volume(keep.naa) else { return };
         let nexus = NexusId::of(&Registrant::new(FAMILY, nexus));
         set(&volume, *modes, nexus.as_ref());
+    }
+
+    /// A rollback of a volume has ended, or it has failed: then its unit is as one that is not formatted.
+    pub fn rolled_back(&self, naa: [u8; 16], whole: bool) {
+        let Some((_, volume)) = self.volume(naa) else { return };
+        let state = &volume.face.unit.state;
+        // An initiator that overwrites it has its own end of it.
+        if !state.sanitation().is_under_way() {
+            state.end_sanitize(if whole { Sanitation::None } else { Sanitation::Unformatted });
+        }
     }
 
     /// The mode parameters that a record has are those of its volumes from now on. Nexuses are told where they are others. Where
@@ -116,7 +127,8 @@ pub(super) const fn sanitation(mark: Sanitize) -> Sanitation {
     match mark {
         Sanitize::None => Sanitation::None,
         Sanitize::Sanitizing { restricted } => Sanitation::Failed { restricted },
-        Sanitize::Formatting => Sanitation::Unformatted,
+        // What it holds is as undefined as without a format, and the same ends that.
+        Sanitize::Formatting | Sanitize::RollingBack => Sanitation::Unformatted,
     }
 }
 

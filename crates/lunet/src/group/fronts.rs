@@ -173,6 +173,11 @@ impl Fronts {
         self.iscsi.modes(record);
     }
 
+    /// A rollback of a volume has ended, or it has failed, and SCSI initiators are told so. Those of NVMe are told by its storage.
+    pub(super) fn rolled_back(&self, naa: [u8; 16], whole: bool) {
+        self.iscsi.rolled_back(naa, whole);
+    }
+
     /// Something that a command of iSCSI waited for is in the record.
     pub(super) fn kept(&self, keep: &Keep) {
         self.iscsi.kept(keep);

@@ -3,6 +3,7 @@
 
 mod agreement;
 mod fronts;
+mod jobs;
 mod relay;
 mod serving;
 mod sharing;
@@ -570,6 +571,7 @@ fn start(
         shards.take_requests(&thread);
         Server {
             name,
+            gateway: me.me.0,
             shards,
             manager,
             state: seen,
@@ -583,6 +585,8 @@ fn start(
             unanswered: Vec::new(),
             contents: Arc::default(),
             keeping: None,
+            jobs: Arc::default(),
+            marking: None,
         }
     };
     let wanted = lunet_group::Config { group: group.place(), gateway: me, agrees, shared };

@@ -3,20 +3,21 @@
 use std::sync::{Arc, PoisonError};
 
 use lunet_backends::rbd::{Unanswered, of_group};
-use lunet_front_iscsi::Keep;
+use lunet_front_iscsi::{Keep, Kept as Part};
 use lunet_gateway::{
-    Access, Answer, Attention, Change, Condition, Contents, Epoch, Gate, Notice, OpId, Order, Port,
-    Portals, Record, Refusal, Registered, Request,
+    Access, Answer, Attention, Change, Condition, Contents, Epoch, Gate, Job, Notice, OpId, Order,
+    Port, Portals, Record, Refusal, Registered, Request, Sanitize,
 };
 use lunet_group::{Drained, Error, Handle, Said, Serving, Status, Storage};
 use lunet_os::sync::Mutex;
 
 use super::agreement::Expected;
 use super::fronts::{Execution, Fronts, Relays};
+use super::jobs::{Jobs, Marking, Work};
 use super::{Ending, State, told};
 use crate::audit::Listener;
 use crate::config;
-use crate::live::Manager;
+use crate::live::{Manager, Mark};
 use crate::serve;
 
 /// EROFS: the group is to be another gateway's.
@@ -29,6 +30,8 @@ const CAME_TO_NOTHING: &str = "the latest takeover came to nothing: another gate
 /// A group's way to the shards, to what is served, and to whoever asks about it.
 pub(super) struct Server {
     pub(super) name: String,
+    /// Its number.
+    pub(super) gateway: u16,
     pub(super) shards: Fronts,
     pub(super) manager: Arc<Manager>,
     pub(super) state: Arc<Mutex<State>>,
@@ -47,6 +50,10 @@ pub(super) struct Server {
     pub(super) contents: Arc<Mutex<Kept>>,
     /// What is being written into the record for a command here that is not about reservations.
     pub(super) keeping: Option<Keep>,
+    /// What administrators want of the owner.
+    pub(super) jobs: Arc<Jobs>,
+    /// What is being written into the record of a rollback.
+    pub(super) marking: Option<Marking>,
 }
 
 /// What the record contains, and what it will contain if a change comes about.
@@ -57,6 +64,11 @@ pub(super) struct Kept {
 }
 
 impl Kept {
+    /// What initiators know an image of the record by.
+    pub(super) fn naa(&self, image: &str) -> Option<[u8; 16]> {
+        self.now.volumes.iter().find(|volume| volume.image == image).map(|volume| volume.naa)
+    }
+
     /// What the record will contain, if that changes.
     fn prepare(contents: &Mutex<Self>, change: Option<([u8; 16], Change)>) -> Contents {
         let mut kept = contents.lock().unwrap_or_else(PoisonError::into_inner);
@@ -72,9 +84,50 @@ impl Kept {
 impl Server {
     /// A command here waits until this is in the record.
     fn keep(&mut self, request: Request, keep: Keep) {
+        // What says that a volume is rolled back stays until it is, and whoever sanitizes it tries again.
+        if matches!(keep.what, Part::Sanitation(_)) && self.jobs.rolls(keep.naa) {
+            let same = Kept::prepare(&self.contents, None);
+            return self.thread.executed(request, same, Keep::answer(false));
+        }
         let next = Kept::prepare(&self.contents, Some((keep.naa, keep.change())));
         self.keeping = Some(keep);
         self.thread.executed(request, next, Keep::answer(true));
+    }
+
+    /// A rollback begins or ends when this is in the record.
+    fn mark(&mut self, request: Request, marking: Marking) {
+        let mut kept = self.contents.lock().unwrap_or_else(PoisonError::into_inner);
+        let (next, is_in) = marking.apply(&kept.now);
+        kept.next = Some(next.clone());
+        drop(kept);
+        self.marking = is_in.then_some(marking);
+        self.thread.executed(request, next, vec![u8::from(is_in)]);
+    }
+
+    /// It is.
+    fn marked(&self, Marking { naa, mark }: Marking) {
+        let Some(name) = self.name_of(naa) else { return };
+        match mark {
+            Mark::Begun => return,
+            Mark::Done => self.manager.rolled_back(&name, true),
+            Mark::Failed => self.manager.rolled_back_in_part(&name),
+        }
+        self.shards.rolled_back(naa, mark == Mark::Done);
+    }
+
+    /// The volume that initiators know by this designator.
+    fn name_of(&self, naa: [u8; 16]) -> Option<String> {
+        let kept = self.contents.lock().unwrap_or_else(PoisonError::into_inner);
+        let image = &kept.now.volumes.iter().find(|volume| volume.naa == naa)?.image;
+        self.named(image).map(|volume| volume.name.clone())
+    }
+
+    /// The volume that is this image.
+    fn named(&self, image: &str) -> Option<&config::Volume> {
+        let has = |volume: &&config::Volume| {
+            config::image_of(volume).is_some_and(|name| name.plain() == image)
+        };
+        self.volumes.iter().find(has)
     }
 
     fn state(&self) -> lunet_os::sync::MutexGuard<'_, State> {
@@ -184,6 +237,13 @@ impl Serving for Server {
             tracing::error!(group = %self.name, "the reservations of volume {volume} contradict themselves");
             self.client.into_iter().for_each(|client| self.thread.io_failed(client, READ_ONLY));
         }
+        for kept in &record.contents.volumes {
+            let Some(volume) = self.named(&kept.image) else { continue };
+            match kept.sanitize {
+                Sanitize::RollingBack => self.manager.rolled_back_in_part(&volume.name),
+                _ => self.manager.rolled_back(&volume.name, false),
+            }
+        }
     }
 
     fn modes(&mut self, record: &Record) {
@@ -218,6 +278,9 @@ impl Serving for Server {
     }
 
     fn execute(&mut self, request: Request, body: Vec<u8>) {
+        if let Some(marking) = Marking::decode(&body) {
+            return self.mark(request, marking);
+        }
         if let Some(keep) = Keep::decode(&body) {
             return self.keep(request, keep);
         }
@@ -235,7 +298,15 @@ impl Serving for Server {
             kept.now = next;
         }
         drop(kept);
+        if let Some(marking) = self.marking.take() {
+            self.marked(marking);
+            return self.thread.applied(request);
+        }
         if let Some(keep) = self.keeping.take() {
+            // What a rollback has left is overwritten from here on.
+            if let (Part::Sanitation(_), Some(name)) = (&keep.what, self.name_of(keep.naa)) {
+                self.manager.rolled_back(&name, false);
+            }
             self.shards.kept(&keep);
             return self.thread.applied(request);
         }
@@ -243,14 +314,31 @@ impl Serving for Server {
         self.shards.apply(move || thread.applied(request));
     }
 
-    fn abandon(&mut self, _request: Request) {
+    fn abandon(&mut self, request: Request) {
         self.contents.lock().unwrap_or_else(PoisonError::into_inner).next = None;
-        self.keeping = None;
+        (self.keeping, self.marking) = (None, None);
+        self.jobs.given_up(request.0);
         self.shards.abandon();
     }
 
     fn answer(&mut self, id: u64, answer: Answer) {
-        self.shards.answer(id, answer);
+        if let Some(answer) = self.jobs.answered(id, answer) {
+            self.shards.answer(id, answer);
+        }
+    }
+
+    fn job(&mut self, job: Job, body: Vec<u8>) {
+        let (manager, name, gateway) = (self.manager.clone(), self.name.clone(), self.gateway);
+        let (thread, contents) = (self.thread.clone(), self.contents.clone());
+        let work = Work { thread, contents, jobs: self.jobs.clone() };
+        let begun = lunet_os::thread::spawn("group-job", move || {
+            let answer = manager.do_job(&name, gateway, &body, &work);
+            work.thread.job_done(job, answer);
+        });
+        if let Err(error) = begun {
+            tracing::error!(group = %self.name, "no thread for an order: {error}");
+            self.thread.job_done(job, Manager::no_job(self.gateway));
+        }
     }
 
     fn refuse(&mut self, order: Order, refusal: Refusal) {
@@ -303,10 +391,7 @@ impl Serving for Server {
     }
 
     fn cut_short(&mut self, image: &str, bytes: u64) {
-        let has = |volume: &&config::Volume| {
-            config::image_of(volume).is_some_and(|name| name.plain() == image)
-        };
-        if let Some(volume) = self.volumes.iter().find(has) {
+        if let Some(volume) = self.named(image) {
             self.manager.cut_short(&volume.name, bytes);
         }
     }

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use anyhow::{Result, anyhow};
 use lunet_api::Code;
-use lunet_gateway::GatewayId;
+use lunet_gateway::{GatewayId, Outcome};
 use lunet_group::{Error, Handle, Heard, Said, Shared, Shares};
 use lunet_os::sync::Mutex;
 
@@ -20,6 +20,8 @@ use crate::{config, copies};
 const WRITE: Duration = Duration::from_secs(10);
 /// How long other gateways are waited for, longer than the notify that they answer.
 const TELL: Duration = Duration::from_secs(8);
+/// How much longer than its time an order to the owner is waited for: a notify may be late.
+const ASKED: Duration = Duration::from_secs(5);
 
 /// Takes over what other gateways change.
 pub(super) struct Taker {
@@ -154,6 +156,28 @@ impl Clusters for Writers {
             ),
             Err(RecvTimeoutError::Disconnected) => {
                 refuse(Code::Failed, format!("group {group} has ended meanwhile"), fix)
+            }
+        }
+    }
+
+    fn job(&self, group: &str, body: Vec<u8>, limit: Duration) -> Result<Vec<u8>> {
+        let thread = self.thread(group).ok_or_else(|| anyhow!("group {group} does not run"))?;
+        match thread.job(body, limit).recv_timeout(limit + ASKED) {
+            Ok(Outcome::Answer(answer)) => Ok(answer),
+            Ok(Outcome::Refused(refusal)) => refuse(
+                Code::NotServed,
+                format!("group {group}: nothing was done: {refusal}"),
+                "`lunet group list` shows who owns it",
+            ),
+            Ok(Outcome::Unknown) | Err(RecvTimeoutError::Timeout) => refuse(
+                Code::NotAnswered,
+                format!(
+                    "the owner of group {group} has not answered: it may have been done, or be done yet"
+                ),
+                "`lunet group list` shows who owns it, `lunet volume list` and `lunet volume snapshots` what is there",
+            ),
+            Err(RecvTimeoutError::Disconnected) => {
+                refuse(Code::Failed, format!("group {group} has ended meanwhile"), "")
             }
         }
     }

@@ -35,10 +35,10 @@ pub(super) type Present =
 /// What kind of refusal that of an order is.
 pub(super) const fn code_of(why: &Refusal) -> Code {
     match why {
-        Refusal::NotReady | Refusal::Absent => Code::NotServed,
+        Refusal::NotReady | Refusal::Absent | Refusal::NoOwner => Code::NotServed,
         Refusal::IsOwner | Refusal::NotOwner | Refusal::NoMore => Code::Unsupported,
         Refusal::Unknown => Code::NotFound,
-        Refusal::NotDrained => Code::Failed,
+        Refusal::NotDrained | Refusal::JobUnderWay | Refusal::Crowded => Code::Failed,
     }
 }
 

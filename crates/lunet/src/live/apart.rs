@@ -28,9 +28,8 @@ pub(super) struct Begun {
 
 /// A change of a volume's snapshots, until this is dropped.
 pub(super) struct Apart<'a> {
-    manager: &'a Manager,
     change: &'a Change,
-    volume: &'a str,
+    _beside: Beside<'a>,
     /// What is served.
     pub now: Arc<Served>,
     /// It is to be foretold, and not to be done.
@@ -39,7 +38,13 @@ pub(super) struct Apart<'a> {
     remarks: RefCell<Vec<String>>,
 }
 
-impl Drop for Apart<'_> {
+/// A change that others go on beside, but for those of its volume, until this is dropped.
+pub(super) struct Beside<'a> {
+    manager: &'a Manager,
+    volume: String,
+}
+
+impl Drop for Beside<'_> {
     fn drop(&mut self) {
         self.manager.apart().retain(|begun| begun.volume != self.volume);
     }
@@ -66,11 +71,23 @@ impl Manager {
         foretells: bool,
     ) -> Result<Option<Apart<'a>>> {
         let Some(volume) = snapshots_of(change) else { return Ok(None) };
-        let what = audit::described(change);
+        let beside = self.begin_beside(volume, audit::described(change))?;
+        let (now, remarks) = (self.now(), RefCell::default());
+        Ok(Some(Apart { change, _beside: beside, now, foretells, remarks }))
+    }
+
+    /// Begins a change of a volume that others go on beside.
+    ///
+    /// # Errors
+    /// Another one is in the way.
+    pub(super) fn begin_beside(&self, volume: &str, what: String) -> Result<Beside<'_>> {
         let _one = self.begin(what.clone())?;
         self.refuse_apart(|of| of == volume)?;
         let now = self.now();
-        self.check_untouched(&now)?;
+        // That the file of one gateway was changed is no matter of its group's images.
+        if now.open.get(volume).is_none_or(|open| open.config.group.is_none()) {
+            self.check_untouched(&now)?;
+        }
         let mut all = self.apart();
         if all.len() >= AT_ONCE {
             return refuse(
@@ -79,9 +96,9 @@ impl Manager {
                 format!("try again when one has ended{}", told(&all[0])),
             );
         }
+        let volume = volume.to_owned();
         all.push(Begun { volume: volume.clone(), what, since: lunet_os::time::now() });
-        let remarks = RefCell::default();
-        Ok(Some(Apart { manager: self, change, volume, now, foretells, remarks }))
+        Ok(Beside { manager: self, volume })
     }
 
     /// Refuses a change that concerns a volume whose snapshots are changed now.
@@ -107,7 +124,7 @@ impl Manager {
         match self.apart().iter().find(|begun| concerns(&begun.volume)) {
             Some(begun) => refuse(
                 Code::ChangeUnderWay,
-                format!("snapshots of volume {} are being changed", begun.volume),
+                format!("volume {}, or its snapshots, are being changed", begun.volume),
                 format!("try again when that has ended{}", told(begun)),
             ),
             None => Ok(()),

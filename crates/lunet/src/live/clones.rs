@@ -43,6 +43,9 @@ impl Manager {
         let open = now.volume(volume)?;
         check_new(now, name)?;
         let new = NewClone { volume, name, naa };
+        if let Some(group) = &open.config.group {
+            return self.clone_of_group(now, &new, (open, group.as_str()), snapshot);
+        }
         let keeper = match snapshot {
             Some(snapshot) => snapshots::find(now, volume, snapshot)?,
             None => storage::keeper(open, &now.plan.data)?,
@@ -62,16 +65,8 @@ impl Manager {
             (Keeper::Rbd(image), Some(snapshot)) => {
                 self.clone_image(now, &new, open, &image, snapshot)?;
             }
-            (keeper @ (Keeper::Zfs(..) | Keeper::Rbd(_)), None) => {
-                let whose = if matches!(keeper, Keeper::Rbd(_)) { "Ceph" } else { "ZFS" };
-                return refuse(
-                    Code::Unsupported,
-                    format!("{whose} clones snapshots only"),
-                    format!(
-                        "`lunet volume snapshot {volume}@{name}` first, then `lunet volume clone {volume}@{name} {name}`"
-                    ),
-                );
-            }
+            (Keeper::Zfs(..), None) => return snapshots_only("ZFS", &new),
+            (Keeper::Rbd(_), None) => return snapshots_only("Ceph", &new),
         }
         let size = self.now().volume(name)?.volume.caps().bytes();
         let from = snapshot.map_or_else(String::new, |snapshot| format!("@{snapshot}"));
@@ -169,14 +164,8 @@ impl Manager {
         snapshot: &str,
     ) -> Result<()> {
         let name = new.name;
-        let Backend::Rbd { image: from, .. } = &open.config.backend else {
-            bail!("volume {} is no image of Ceph", new.volume);
-        };
-        let to = from.beside(name).map_err(|refusal| {
-            lunet_api::Error::new(Code::Invalid, format!("the image of volume {name} {refusal}"))
-        })?;
-        let keys: [(&str, Value); 2] =
-            [("backend", "rbd".into()), ("image", to.to_string().into())];
+        let to = image_beside(open, new)?;
+        let keys = keys_of(&to);
         let plan = self.clone_plan(now, new, &keys)?;
         rbd::clone_to(image, snapshot, &to)?;
         self.add_volume(now, plan, name, None, |config, plan| {
@@ -184,6 +173,57 @@ impl Manager {
         })
         .map(drop)
         .with_context(|| format!("the image is made, and `rbd rm {}` removes it", to.plain()))
+    }
+
+    /// Clones a snapshot of an image of a failover group, at any gateway of it. The clone becomes a volume of the group, with the
+    /// next LUN, where the gateways share what they serve; otherwise it is an image, and nobody's.
+    fn clone_of_group(
+        &self,
+        now: &Served,
+        new: &NewClone<'_>,
+        (open, group): (&Open, &str),
+        snapshot: Option<&str>,
+    ) -> Result<Done> {
+        let (volume, name) = (new.volume, new.name);
+        let Some(snapshot) = snapshot else { return snapshots_only("Ceph", new) };
+        snapshots::find(now, volume, snapshot)?;
+        let to = image_beside(open, new)?;
+        let config = &now.plan.config;
+        let own = config.groups.iter().find(|own| own.name == group);
+        let own = own.with_context(|| format!("there is no group {group}"))?;
+        if !own.shared {
+            self.stop_without("image", to.plain().as_str(), "is new")?;
+            rbd::clone_to(&open.volume, snapshot, &to)?;
+            let mut done =
+                done(format!("image {} holds what {volume}@{snapshot} holds", to.plain()));
+            done.notes.push(format!(
+                "it is no volume yet, as each gateway of group {group} has a file of its own: `lunet volume create {name} \
+                 --backend rbd --image {to}` makes it one of this gateway alone; to have it in the group, write it into the \
+                 files of all gateways, and make the group anew"
+            ));
+            return Ok(done);
+        }
+        let target = &config.targets[own.target];
+        let is_free = |lun: &u16| target.luns.iter().all(|(taken, _)| taken != lun);
+        let lun = (0..=u16::MAX).find(is_free).context("there is no LUN left")?;
+        let plan = self.edited_at(now, &target.name, Consent::default(), |editor| {
+            let inherited = editor.inherited(volume)?;
+            let inherited = inherited.iter().map(|(key, value)| (key.as_str(), value.clone()));
+            let naa = new.naa.map(|naa| ("naa", naa.into()));
+            let all: Vec<_> = keys_of(&to).into_iter().chain(naa).chain(inherited).collect();
+            editor.add_volume(name, &all)?;
+            editor.add_lun(&target.name, lun, name)
+        })?;
+        check_designator(now, &plan.plan.config, name)?;
+        self.stop_with(&plan)?;
+        rbd::clone_to(&open.volume, snapshot, &to)?;
+        self.commit(now, plan, now.open.clone()).with_context(|| {
+            format!("the image is made, and `rbd rm {}` removes it", to.plain())
+        })?;
+        Ok(done(format!(
+            "volume {name} is LUN {lun} of {} at all gateways within seconds, and holds what {volume}@{snapshot} holds",
+            target.name
+        )))
     }
 
     /// The configuration with the clone in it.
@@ -204,4 +244,32 @@ impl Manager {
         self.stop_with(&plan)?;
         Ok(plan)
     }
+}
+
+/// Whose clones are made of snapshots alone.
+fn snapshots_only(whose: &str, new: &NewClone<'_>) -> Result<Done> {
+    let (volume, name) = (new.volume, new.name);
+    refuse(
+        Code::Unsupported,
+        format!("{whose} clones snapshots only"),
+        format!(
+            "`lunet volume snapshot {volume}@{name}` first, then `lunet volume clone {volume}@{name} {name}`"
+        ),
+    )
+}
+
+/// The image of a clone: beside that of its source, under the name of the volume.
+fn image_beside(open: &Open, new: &NewClone<'_>) -> Result<rbd::ImageName> {
+    let Backend::Rbd { image: from, .. } = &open.config.backend else {
+        bail!("volume {} is no image of Ceph", new.volume);
+    };
+    from.beside(new.name).map_err(|refusal| {
+        let text = format!("the image of volume {} {refusal}", new.name);
+        lunet_api::Error::new(Code::Invalid, text).into()
+    })
+}
+
+/// The keys of a volume that is this image.
+fn keys_of(image: &rbd::ImageName) -> [(&'static str, Value); 2] {
+    [("backend", "rbd".into()), ("image", image.to_string().into())]
 }

@@ -164,15 +164,10 @@ pub(super) fn refuse_change(now: &Served, change: &Change) -> Result<()> {
         );
     }
     let name = match change {
-        Change::ResizeVolume { name, .. }
-        | Change::ReopenVolume { name }
+        Change::ReopenVolume { name }
         | Change::RecreateVolume { name }
         | Change::AdoptVolume { name }
         | Change::DeleteVolume { name, .. } => name,
-        Change::CreateSnapshot { volume, .. }
-        | Change::DeleteSnapshot { volume, .. }
-        | Change::CloneVolume { volume, .. }
-        | Change::Rollback { volume, .. } => volume,
         _ => return Ok(()),
     };
     let volumes = &now.plan.config.volumes;

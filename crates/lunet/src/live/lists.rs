@@ -18,6 +18,7 @@ use lunet_api::{Place, Room};
 use lunet_backends::layers::{ALWAYS, Effect, Layer, Ops, Rate, Which};
 use lunet_backends::rbd;
 use lunet_scsi::Sanitation;
+use lunet_volume::Cause;
 use zeroize::Zeroizing;
 
 #[cfg(feature = "tools")]
@@ -88,6 +89,11 @@ fn erasure(sanitations: &[(String, Sanitation, Option<u16>)], volume: &str) -> O
 /// What is wrong with the storage of a volume.
 fn faults(open: &Open) -> Vec<Fault> {
     open.health.faults().into_iter().map(report::fault).collect()
+}
+
+/// True if it is told as a fault why its unit is as one that is not formatted.
+fn is_rolled_back_in_part(open: &Open) -> bool {
+    open.health.faults().iter().any(|fault| fault.cause == Cause::RolledBackInPart)
 }
 
 /// Who may log in with CHAP, and where the secrets are.
@@ -216,7 +222,7 @@ impl Manager {
                 read_only: caps.read_only,
                 write_cache: write_cache(open, through.contains(name)),
                 faults: Some(faults(open)),
-                erasure: erasure(&sanitations, name),
+                erasure: erasure(&sanitations, name).filter(|_| !is_rolled_back_in_part(open)),
                 limits: limits(&open.config),
                 own_limits: super::limits::of(&open.config),
                 path: path.map(|path| path.display().to_string()),

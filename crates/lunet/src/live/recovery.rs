@@ -119,7 +119,7 @@ fn unserved<'a>(now: &'a Served, name: &str) -> Result<Unserved<'a>> {
         Cause::Missing => Some(Kind::Missing),
         Cause::Replaced | Cause::TakenOver { .. } => Some(Kind::Another),
         Cause::CutShort { .. } => Some(Kind::CutShort),
-        Cause::NotServed | Cause::WriteBack { .. } => None,
+        Cause::NotServed | Cause::WriteBack { .. } | Cause::RolledBackInPart => None,
     });
     let Some(kind) = kind else {
         return refuse(

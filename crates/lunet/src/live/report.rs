@@ -316,6 +316,7 @@ pub fn fault(fault: lunet_volume::Fault) -> Fault {
         Cause::Missing => FaultState::StorageMissing,
         Cause::Replaced | Cause::TakenOver { .. } => FaultState::StorageReplaced,
         Cause::CutShort { .. } => FaultState::StorageCutShort,
+        Cause::RolledBackInPart => FaultState::RolledBackInPart,
     };
     Fault { state, since: fault.since, text: fault.cause.to_string() }
 }

@@ -6,6 +6,7 @@
 
 use std::sync::PoisonError;
 use std::sync::atomic::Ordering;
+use std::time::Duration;
 
 use anyhow::{Result, anyhow};
 use lunet_api::{Code, Done, GroupConfig};
@@ -41,6 +42,12 @@ pub trait Clusters: Send + Sync {
     /// # Errors
     /// There is another revision, or it is not known whether it was written.
     fn write(&self, shared: &Shared) -> Result<()>;
+
+    /// Has the owner of a group do something with one of its images, and waits for so long: its answer.
+    ///
+    /// # Errors
+    /// Nothing was done, and nothing will be; or, with [`Code::NotAnswered`], that is not known.
+    fn job(&self, group: &str, body: Vec<u8>, limit: Duration) -> Result<Vec<u8>>;
 
     /// Has the other gateways take it over, and waits for some seconds: what they say.
     fn tell(&self, shared: &Shared) -> Everywhere;
@@ -128,6 +135,7 @@ impl Manager {
         edit: impl FnOnce(&mut Editor) -> Result<(), EditError>,
     ) -> Result<Weighed> {
         let Some(shared) = shared else { return self.edited(now, consent, edit) };
+        self.is_latest(shared)?;
         let mut editor = Editor::new(&shared.text)?;
         edit(&mut editor)?;
         let (group, revision) = (shared.group.clone(), shared.revision + 1);

@@ -21,7 +21,7 @@ use crate::config::{self, Backend};
 use crate::trouble::{At, refuse, refused};
 use crate::{names, serve};
 use lunet_files::{self as files, Found};
-use lunet_volume::HeldVolume;
+use lunet_volume::{Cause, HeldVolume};
 
 /// How long the storage has to end what is under way.
 pub(super) const HOLD: Duration = Duration::from_secs(30);
@@ -213,6 +213,15 @@ impl Manager {
 pub(super) fn refuse_failed(open: &Open, what: &str) -> Result<()> {
     if let Err(error) = open.volume.slow().sync() {
         open.not_stable(error.errno());
+    }
+    let faults = open.health.faults();
+    if faults.iter().any(|fault| fault.cause == Cause::RolledBackInPart) && what != "a rollback" {
+        let name = &open.config.name;
+        return refuse(
+            Code::NotServed,
+            format!("a rollback of volume {name} was cut off, so {what} would hold nothing of use"),
+            "roll it back first",
+        );
     }
     if open.health.write_back().is_some() {
         let name = &open.config.name;
