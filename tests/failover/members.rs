@@ -258,5 +258,12 @@ fn an_image_that_is_made_larger_is_so_through_all_gateways() -> Result<()> {
         Ok(answer.status != GOOD)
     })?;
     ensure!(blocks(&mut second)? == after, "it shows another size");
-    Ok(())
+    // As large as it was, it is served like at a gateway that has not seen that, when the group comes back.
+    group.ceph.rbd(&["resize", "larger", "--size", "96M", "--no-progress"])?;
+    other.tell(&["group", "move", "vms", "1"])?;
+    becomes(&one, "owner")?;
+    write_all(&mut first, 5)?;
+    one.tell(&["group", "move", "vms", "2"])?;
+    becomes(&other, "owner")?;
+    write_all(&mut second, 6)
 }

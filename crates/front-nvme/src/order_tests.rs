@@ -64,7 +64,7 @@ impl Shards {
         core.set_mailboxes(parts.iter().map(|(_, mailbox, _)| mailbox.clone()).collect());
         let shard = |(number, (ring, _, inbox))| Shard::new(number, core.clone(), ring, inbox);
         let all = parts.into_iter().enumerate().map(shard);
-        let all = all.collect::<Result<_, _>>().ok().expect("shards");
+        let all = all.collect::<Result<_, _>>().expect("shards");
         let mut shards = Self { all, machine: Machine::standby() };
         let members = Arc::new(Members {
             subsystems: vec![SUBSYSTEM.into()],

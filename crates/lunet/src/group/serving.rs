@@ -237,6 +237,9 @@ impl Serving for Server {
             tracing::error!(group = %self.name, "the reservations of volume {volume} contradict themselves");
             self.client.into_iter().for_each(|client| self.thread.io_failed(client, READ_ONLY));
         }
+        // One that was cut, and is as large as it was again, is served like at a gateway that has not seen that.
+        self.manager.sizes_are_unknown(&self.volumes);
+        self.thread.look_at_sizes();
         for kept in &record.contents.volumes {
             let Some(volume) = self.named(&kept.image) else { continue };
             match kept.sanitize {

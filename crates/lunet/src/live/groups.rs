@@ -71,6 +71,14 @@ pub(super) fn check(now: &Served, next: &Plan) -> Result<()> {
 }
 
 impl Manager {
+    /// A group is served from now on: which of its images are smaller than their volumes is looked at anew.
+    pub fn sizes_are_unknown(&self, volumes: &[Volume]) {
+        let now = self.now();
+        for open in volumes.iter().filter_map(|volume| now.open.get(&volume.name)) {
+            open.health.end(|cause| matches!(cause, lunet_volume::Cause::CutShort { .. }));
+        }
+    }
+
     /// The image of a volume has become smaller than that is: it is at fault.
     pub fn cut_short(&self, volume: &str, bytes: u64) {
         if let Some(open) = self.now().open.get(volume) {
