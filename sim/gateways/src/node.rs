@@ -384,7 +384,7 @@ impl World {
             Action::JobTold(id, outcome) => self.job_told(id, &outcome),
             Action::Refuse(_, Refusal::NotDrained) => self.refused_moves += 1,
             Action::Notice(Notice::ShortEntry { .. }) => self.short_entries += 1,
-            Action::Notice(Notice::InUse { .. }) => {}
+            Action::Notice(Notice::InUse { .. } | Notice::NotDrained { .. }) => {}
             Action::Notice(Notice::SameNumber(number)) => {
                 self.wrong(format!("gateway {number} is believed to be two"));
             }
