@@ -1125,10 +1125,14 @@ fn what_became_of_a_job_is_told_as_far_as_it_is_known() {
     let owner_left = Response::NotOwner(Epoch(5), GatewayId(0));
     let crowded = Response::JobRefused(Refusal::Crowded);
     for (first, second, outcome) in [
-        (acks(&[crowded.clone()], false), None, refused(Refusal::Crowded)),
+        (acks(std::slice::from_ref(&crowded), false), None, refused(Refusal::Crowded)),
         // The owner may have it by then.
         // A watch that was given up leaves no trace.
-        (acks(&[owner_left.clone()], true), Some(acks(&[owner_left], true)), Outcome::Unknown),
+        (
+            acks(std::slice::from_ref(&owner_left), true),
+            Some(acks(&[owner_left], true)),
+            Outcome::Unknown,
+        ),
         (Err(Failure::Other(5)), Some(acks(&[crowded], true)), Outcome::Unknown),
         (acks(&[], false), Some(acks(&[], false)), Outcome::Unknown),
     ] {
