@@ -192,8 +192,10 @@ pub struct Admin {
     pub notices: VecDeque<(u32, ReservationNotice)>,
     /// How many there were.
     pub notice_count: u64,
-    /// Flushes that a shutdown waits for.
+    /// Flushes that a shutdown waits for, and the end of its queues.
     pub flushing: usize,
+    /// It waits for that.
+    pub ends_queues: bool,
 }
 
 impl NvmeConn {

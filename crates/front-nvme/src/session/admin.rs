@@ -24,7 +24,8 @@ impl Admin {
         paths: Vec<(u32, AnaState)>,
     ) -> Self {
         let (notices, notice_count) = (Default::default(), 0);
-        Self { controller, paths, path_changes: 1, notices, notice_count, flushing: 0 }
+        let (flushing, ends_queues) = (0, false);
+        Self { controller, paths, path_changes: 1, notices, notice_count, flushing, ends_queues }
     }
 
     /// A flush that a shutdown waits for is done.
@@ -196,9 +197,18 @@ fn shut_down<Fc: Face>(shard: &mut Shard<Fc>, slot: ConnId) {
         true => queue.namespaces.iter().map(|seen| seen.volume).collect(),
         false => Vec::new(),
     };
-    let flushing = shard.front.flush_for_shutdown(conn.serial, volumes);
+    // What was passed on may come to the owner yet: the relays of its queues end, so that nothing newer goes before that is known.
+    let passed_on = group.is_some_and(|group| group.gate.is_through());
+    let queues = shard.core.front.registry.queues(queue.member.cntlid);
+    let ended = if passed_on { queues } else { Vec::new() };
+    for (_, queue) in &ended {
+        let message = Message::EndQueue { connection: queue.connection, aborted: true };
+        shard.core.mailboxes()[queue.shard].tell(message);
+    }
+    let flushing = shard.front.flush_for_shutdown(shard.conns[slot].serial, volumes);
     if let Some(admin) = &mut shard.conns[slot].front.admin {
-        admin.flushing += flushing;
+        admin.ends_queues = !ended.is_empty();
+        admin.flushing += flushing + usize::from(admin.ends_queues);
         if admin.flushing == 0 {
             admin.controller.shutdown_done();
         }

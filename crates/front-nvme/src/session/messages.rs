@@ -84,6 +84,9 @@ fn queues_gone<Fc: Face>(shard: &mut Shard<Fc>, connection: u64) {
     }
     if let Some(admin) = &mut conn.front.admin {
         admin.controller.reset_done();
+        if std::mem::take(&mut admin.ends_queues) {
+            admin.flushed();
+        }
     }
     admin::after(shard, slot);
 }

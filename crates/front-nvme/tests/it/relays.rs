@@ -18,6 +18,7 @@ use lunet_nvme::command::{
     ALL_NAMESPACES, AcquireAction, Completion, Io, PersistOnPowerLoss, Range, RegisterAction,
     ReservationType,
 };
+use lunet_nvme::fabrics::Property;
 use lunet_nvme::feature::{EVENT_ANA, Event, Feature};
 use lunet_nvme::host::{Error, Options, Tag};
 use lunet_nvme::identify::Cns;
@@ -26,9 +27,9 @@ use lunet_nvme::status::Status;
 use lunet_ring::DriverChoice;
 
 use crate::groups::{Group, owner, set_gate, standby, tell, two_subsystems, wait};
-use crate::host::{Host, Queue, Settings, nqn, pair, to_send};
+use crate::host::{ENABLE, Host, Queue, Settings, nqn, pair, to_send};
 use crate::machine::{Machine, ports};
-use crate::support::{SUBSYSTEM, Shown, memory};
+use crate::support::{SUBSYSTEM, Shown, memory, until};
 
 const SECRET: [u8; 32] = [7; 32];
 const SOON: Duration = Duration::from_secs(10);
@@ -442,6 +443,24 @@ fn a_relay_ends_with_its_epoch_and_commands_without_an_answer_with_their_queue()
         news(News::Ended(number));
         assert!(Host::one(address).io().write(1, 0, &[2; 512]).is_success());
         drop((host, idle));
+        assert!(server.stop(Duration::from_secs(5)).flushed);
+    });
+}
+
+#[test]
+fn a_shutdown_at_a_standby_ends_the_relays_of_its_controller_first() {
+    on_each_driver(|config| {
+        let (server, address, group, _) = standby(config);
+        let (requests, _) = relays(&group);
+        set_gate(&group, beside_an_owner().gate().of_nvme());
+        let (mut host, number, _news) = with_relay(address, &requests);
+        gets_by(&mut host, &requests, number, 1);
+        assert!(host.admin.configure(ENABLE | 1 << 14).is_success());
+        let closed = requests.recv_timeout(SOON);
+        assert!(matches!(closed, Ok(RelayRequest::Close(it)) if it == number));
+        host.io().wait_for_end();
+        until("it is shut down", || host.admin.property(Property::Status) >> 2 & 3 == 2);
+        drop(host);
         assert!(server.stop(Duration::from_secs(5)).flushed);
     });
 }
