@@ -149,6 +149,7 @@ fn a_volume_grows_and_is_rolled_back_through_a_standby() -> Result<()> {
     two.tell(&["group", "take-over", "vms"])?;
     let mut second = log_in(&two, "iqn.x:b")?;
     have(&mut second, 3)?;
+    becomes(&one, "standby")?;
     // A clone is made where it is asked for.
     let done = one.tell(&["volume", "clone", "a@small", "rolled-clone"])?;
     ensure!(done.contains("image rbd/rolled-clone holds what a@small holds"), "{done}");

@@ -186,6 +186,14 @@ fn a_frozen_standby_holds_back_nothing_that_lands_over_newer_data() -> Result<()
     have(&mut direct, 4)
 }
 
+/// How a session ends that has commands under way.
+#[derive(Clone, Copy, Debug)]
+enum Ends {
+    Closed,
+    Reset,
+    ByStandby,
+}
+
 /// A session of a host, by its number.
 fn session(server: &Server, qualifier: u16) -> Result<Session> {
     let login = Login::new(server.portal(), TARGET);
@@ -205,11 +213,10 @@ fn what_one_session_has_lost_at_a_standby_is_not_executed_behind_what_came_by_an
     let two = group.serve(2)?;
     becomes(&two, "standby")?;
     let mut owners = log_in(&one, "iqn.x:b")?;
-    // The standby ends the session, as it does not hear from the owner; or the host does. The other one has been used before,
-    // or not.
-    for (round, (host_ends, used)) in
-        [(true, true), (true, false), (false, true), (false, false)].into_iter().enumerate()
-    {
+    // The standby ends the session, as it does not hear from the owner; or the host closes its connection, or resets it. The other
+    // one has been used before, or not.
+    let ends = [Ends::Closed, Ends::Reset, Ends::ByStandby];
+    for (ends, used) in ends.into_iter().flat_map(|ends| [(ends, true), (ends, false)]) {
         let (mut lost, mut other) = (session(&two, 1)?, session(&two, 2)?);
         write_all(&mut lost, 1)?;
         let held = network.count();
@@ -219,15 +226,17 @@ fn what_one_session_has_lost_at_a_standby_is_not_executed_behind_what_came_by_an
         network.hold(held);
         lost.start(0, &write16(lba(0), 1), 0, &pattern(3))?;
         network.has_something()?;
-        if host_ends {
-            drop(lost);
-        } else {
-            ensure!(lost.finish().is_err(), "nobody can know what has become of it");
+        match ends {
+            Ends::Closed => drop(lost),
+            Ends::Reset => lost.reset()?,
+            Ends::ByStandby => {
+                ensure!(lost.finish().is_err(), "nobody can know what has become of it");
+            }
         }
         write_all(&mut other, 4)?;
         have(&mut owners, 4)?;
         network.deliver()?;
-        have(&mut owners, 4).with_context(|| format!("round {round}"))?;
+        have(&mut owners, 4).with_context(|| format!("{ends:?}, used before: {used}"))?;
         have(&mut other, 4)?;
     }
     Ok(())

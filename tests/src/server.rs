@@ -8,6 +8,7 @@ use std::net::TcpListener;
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, ExitStatus};
+use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
@@ -43,9 +44,22 @@ pub fn lunet_binary() -> Result<PathBuf> {
     )
 }
 
-/// A TCP port of 127.0.0.1 that nobody listens on. Another process may take it before the caller does.
+/// A TCP port of 127.0.0.1 that nobody listens on. It is none of those that the system gives to connections and to listeners
+/// without a wish (32768 and above), so nobody gets it by chance before the caller listens there.
 pub fn free_port() -> Result<u16> {
-    Ok(TcpListener::bind("127.0.0.1:0")?.local_addr()?.port())
+    const FIRST: u32 = 10_240;
+    const COUNT: u32 = 22_000;
+    static NEXT: AtomicU32 = AtomicU32::new(0);
+    // Processes that run at the same time begin at different places.
+    let begin = std::process::id().wrapping_mul(1009);
+    for _ in 0..COUNT {
+        let at = begin.wrapping_add(NEXT.fetch_add(1, Ordering::Relaxed)) % COUNT;
+        let port = u16::try_from(FIRST + at)?;
+        if TcpListener::bind(("127.0.0.1", port)).is_ok() {
+            return Ok(port);
+        }
+    }
+    bail!("no port is free")
 }
 
 /// A logical unit's address in the form that libiscsi and QEMU read.

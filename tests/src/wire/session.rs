@@ -5,6 +5,7 @@ use std::net::{Ipv4Addr, TcpStream};
 use std::time::Duration;
 
 use anyhow::{Context, Result, bail, ensure};
+use socket2::SockRef;
 
 use super::handshake::{Chap, Handshake, TO_FULL_FEATURE};
 use super::opcode;
@@ -140,6 +141,11 @@ pub struct Session {
 }
 
 impl Session {
+    /// Resets its connection, as the system of a host does that has died.
+    pub fn reset(self) -> Result<()> {
+        SockRef::from(&self.stream).set_linger(Some(Duration::ZERO)).context("no reset")
+    }
+
     /// Connects and logs in.
     pub fn open(login: &Login<'_>) -> Result<Session> {
         let mut handshake = Handshake::connect(login)?;

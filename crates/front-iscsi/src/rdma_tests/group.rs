@@ -255,7 +255,7 @@ impl Standby {
         wants.remove(0)
     }
 
-    /// Has the relay of the connection opened, and its host asked. `first`: the command that has it opened.
+    /// Has the relay of the connection opened, and its host asked. `first`: the first command of two.
     fn opened(&mut self, first: u32) -> (u64, RelayNews) {
         self.gateway.write(first, 8);
         assert_eq!(self.gateway.bench.status(5, first).0, BUSY);
@@ -263,6 +263,9 @@ impl Standby {
         news(News::Opened(number));
         let ttt = self.gateway.asked();
         self.gateway.answers(ttt);
+        // Its session at this gateway is new, and it hears of that first.
+        self.gateway.write(first + 1, 8);
+        assert_eq!(self.gateway.bench.status(5, first + 1).0, CHECK_CONDITION);
         (number, news)
     }
 
@@ -285,7 +288,7 @@ fn a_standby_passes_on_what_its_hosts_write_and_read() {
     let data = pattern(512 << 10);
     let header = opens(Some(7), None);
     let all = (WRITE, &cdb(0x2a, 1024)[..], 512 * KIB);
-    standby.gateway.bench.command(5, 2, all, header, &[]);
+    standby.gateway.bench.command(5, 3, all, header, &[]);
     let mut at = 0;
     while at < data.len() {
         match standby.gateway.bench.next(5, &data[at..], Status::Success) {
@@ -299,13 +302,13 @@ fn a_standby_passes_on_what_its_hosts_write_and_read() {
     let relayed = standby.command(relay);
     assert!(relayed.data == data, "the owner gets other data");
     news(News::Answered(relayed.ticket, Answered::default()));
-    assert_eq!(standby.gateway.bench.status(5, 2), (GOOD, Some(7)), "its key is taken back");
+    assert_eq!(standby.gateway.bench.status(5, 3), (GOOD, Some(7)), "its key is taken back");
 
     // Data that comes back in pieces, of more than there is memory in one: 8 of 16 MiB are receives' and the shard's.
     let data = pattern(8 << 20);
     let header = opens(None, Some(9));
     let all = (READ, &cdb(0x28, 16_384)[..], 8192 * KIB);
-    standby.gateway.bench.command(5, 3, all, header, &[]);
+    standby.gateway.bench.command(5, 4, all, header, &[]);
     let relayed = standby.command(relay);
     assert_eq!(relayed.expects_read, 8192 * KIB);
     let answered = Answered { data: data.clone(), ..Answered::default() };
@@ -320,7 +323,7 @@ fn a_standby_passes_on_what_its_hosts_write_and_read() {
         came += bytes.len();
     }
     assert!(seen == data, "other data came back");
-    assert_eq!(standby.gateway.bench.status(5, 3), (GOOD, Some(9)));
+    assert_eq!(standby.gateway.bench.status(5, 4), (GOOD, Some(9)));
 }
 
 #[test]
@@ -330,10 +333,10 @@ fn a_queue_pair_ends_with_the_relay_that_has_its_commands() {
     standby.gateway.bench.log_in_at_standby(5);
     let (relay, news) = standby.opened(1);
     let header = opens(None, Some(9));
-    standby.gateway.bench.command(5, 2, (READ, &cdb(0x28, 8), 4096), header, &[]);
+    standby.gateway.bench.command(5, 3, (READ, &cdb(0x28, 8), 4096), header, &[]);
     // Its data is on its way while the relay ends: it was not passed on.
     let relayed = standby.command(relay);
-    standby.gateway.write(3, 8);
+    standby.gateway.write(4, 8);
     (0..4).for_each(|_| standby.gateway.bench.iterate());
     news(News::Ended(relay));
     standby.gateway.bench.until_closed(5);

@@ -342,6 +342,9 @@ impl Groups {
     /// # Errors
     /// There is no such group, or the order is not carried out.
     pub fn order(&self, name: &str, to: Option<u16>) -> Result<Done> {
+        if let Some(to) = to {
+            self.is_there(name, to)?;
+        }
         let (state, me) = {
             let all = self.all();
             let Some(running) = all.iter().find(|running| running.config.name == name) else {
@@ -387,6 +390,23 @@ impl Groups {
         )
     }
 
+    /// The owner asks for a gateway before it gives the group to it, and what it says to that is not heard elsewhere: so it is
+    /// looked for here as well.
+    fn is_there(&self, name: &str, to: u16) -> Result<()> {
+        let owns = self.all().iter().any(|running| {
+            let owner = look(&running.state).status.owner;
+            running.config.name == name && owner == Some(GatewayId(running.config.gateway))
+        });
+        // What cannot be known is seen by the order itself.
+        let Some(all) = (!owns).then(|| self.gateways(name).ok()).flatten() else { return Ok(()) };
+        let why = match all.iter().find(|one| one.gateway == to) {
+            None => Refusal::Unknown,
+            Some(one) if one.state == lunet_api::GatewayState::Silent => Refusal::Absent,
+            Some(_) => return Ok(()),
+        };
+        refuse(told::code_of(&why), format!("group {name} stays where it is: {why}"), "")
+    }
+
     /// Has a group that this gateway owns have gateways up to this number, and waits a while for that.
     ///
     /// # Errors
@@ -401,7 +421,12 @@ impl Groups {
             let me = running.config.gateway;
             let mut state = look(&running.state);
             match state.status.owner {
-                Some(GatewayId(owner)) if owner == me => {}
+                Some(GatewayId(owner)) if owner == me => {
+                    let (count, epoch) = (state.gateways.len(), state.status.epoch.0);
+                    if count >= usize::from(gateways) {
+                        return Ok(has_ports(name, count, epoch));
+                    }
+                }
                 Some(GatewayId(owner)) => {
                     return refuse(
                         Code::Unsupported,
@@ -458,6 +483,11 @@ impl Groups {
     }
 }
 
+fn has_ports(name: &str, count: usize, epoch: u64) -> Done {
+    let done = format!("group {name} has target ports of {count} gateways, in epoch {epoch}");
+    Done { done, ..Done::default() }
+}
+
 /// Waits until a group has so many gateways, and this one owns it again.
 fn grown(state: &Mutex<State>, name: &str, gateways: u16) -> Result<Done> {
     let until = lunet_os::time::now() + PATIENCE;
@@ -469,10 +499,7 @@ fn grown(state: &Mutex<State>, name: &str, gateways: u16) -> Result<Done> {
         }
         let owned = state.status.condition == Condition::Owner;
         if owned && state.gateways.len() >= usize::from(gateways) {
-            let (count, epoch) = (state.gateways.len(), state.status.epoch.0);
-            let done =
-                format!("group {name} has target ports of {count} gateways, in epoch {epoch}");
-            return Ok(Done { done, ..Done::default() });
+            return Ok(has_ports(name, state.gateways.len(), state.status.epoch.0));
         }
         drop(state);
         lunet_os::thread::sleep(LOOK);

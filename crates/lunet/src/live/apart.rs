@@ -124,7 +124,7 @@ impl Manager {
         match self.apart().iter().find(|begun| concerns(&begun.volume)) {
             Some(begun) => refuse(
                 Code::ChangeUnderWay,
-                format!("volume {}, or its snapshots, are being changed", begun.volume),
+                format!("volume {} or its snapshots are being changed", begun.volume),
                 format!("try again when that has ended{}", told(begun)),
             ),
             None => Ok(()),

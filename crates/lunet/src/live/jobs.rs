@@ -312,7 +312,7 @@ impl Manager {
                 );
             }
             Some(bytes) if bytes % u64::from(open.volume.caps().block_size) != 0 => {
-                let text = format!("{bytes} bytes are no whole number of blocks");
+                let text = format!("{} is no whole number of blocks", units::exact_size(bytes));
                 return refuse(Code::Invalid, text, "");
             }
             Some(bytes) if bytes == before => bytes,

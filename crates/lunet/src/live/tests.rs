@@ -233,7 +233,7 @@ fn a_snapshot_on_storage_that_hangs_holds_up_the_changes_of_its_volume_alone() {
             Change::Apply { force: false, keep_sessions: false },
         ] {
             let error = manager.change(&change).unwrap_err().to_string();
-            assert!(error.contains("snapshots of volume a are being changed"), "{error}");
+            assert!(error.contains("volume a or its snapshots are being changed"), "{error}");
             assert!(
                 error.contains("create-snapshot volume=\"a\" snapshot=\"one\" began"),
                 "{error}"

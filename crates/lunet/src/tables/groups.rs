@@ -100,7 +100,7 @@ mod tests {
         ];
         assert_eq!(
             gateways(&all),
-            "  gateway   state  epoch  config\n        1   owner      7       8\n        2  silent      -       -\n\
+            "  gateway   state  epoch  config\n  1         owner      7       8\n  2        silent      -       -\n\
              gateway 1: why\n"
         );
     }
