@@ -223,8 +223,10 @@ fn of_two_editors_one_is_told_and_a_wrong_text_is_refused_by_its_line() -> Resul
     }
     // What the record names stays, and what gateways have of their own is not shared.
     let other = now.replace("luns = ['a']", "luns = []");
+    let renamed = now.replace("[volumes.a]", "[volumes.z]").replace("['a']", "['z']");
     for (bad, words) in [
         (other, "no LUN"),
+        (renamed, "volume a cannot get the name z while lunet runs"),
         (format!("{now}alias = 'x'\n[server]\n"), "belongs into the file of each gateway"),
         (now.replace(TARGET, "iqn.2026-11.local.lunet:other"), "cannot change while lunet runs"),
     ] {

@@ -116,6 +116,15 @@ fn cannot_change(
         let text = "its LUNs and volumes cannot change, as each gateway has a file of its own,";
         return (before != after).then(|| text.to_owned());
     }
+    // The image stays the group's, so nothing would have it opened by its new name.
+    let renamed = after.iter().find_map(|(.., volume)| {
+        let same = |it: &&Shown| config::image_of(&it.2) == config::image_of(volume);
+        let known = &before.iter().find(same)?.2.name;
+        (*known != volume.name).then(|| format!("volume {known} cannot get the name {}", volume.name))
+    });
+    if renamed.is_some() {
+        return renamed;
+    }
     let other = after.iter().find(|(.., volume)| {
         let known = before.iter().find(|(.., known)| known.name == volume.name);
         known.is_some_and(|known| !after.contains(known))
