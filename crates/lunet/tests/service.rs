@@ -163,7 +163,8 @@ fn a_report_has_no_secret() {
     let archive = fs::read(&file).expect("it is there");
     assert_eq!(fs::metadata(&file).expect("there").permissions().mode() & 0o777, 0o600);
     let text = String::from_utf8_lossy(&archive);
-    assert!(!text.contains("planted-secret"), "a secret is in the report");
+    // The machine's other lunets, such as that of the test below, are in it as well.
+    assert!(!text.contains(inline) && !text.contains(kept), "a secret is in the report");
     assert!(text.contains("anna") && text.contains("not *** but"), "what else is there stays");
     let listed = Command::new("tar").arg("--list").arg("--file").arg(&file).output();
     let listed = printed(listed.expect("tar runs"));
@@ -200,7 +201,7 @@ fn a_report_tells_of_failover_groups_and_has_no_secret_of_theirs() {
     let told = printed(support.expect("it runs"));
     let archive = fs::read(&file).expect("it is there");
     let text = String::from_utf8_lossy(&archive);
-    assert!(!text.contains("planted-secret"), "a secret is in the report");
+    assert!(!text.contains(secret), "a secret is in the report");
     for words in [
         "\"record\": \"rbd://p/vms\"",
         "revision 7",

@@ -120,7 +120,8 @@ fn cannot_change(
     let renamed = after.iter().find_map(|(.., volume)| {
         let same = |it: &&Shown| config::image_of(&it.2) == config::image_of(volume);
         let known = &before.iter().find(same)?.2.name;
-        (*known != volume.name).then(|| format!("volume {known} cannot get the name {}", volume.name))
+        (*known != volume.name)
+            .then(|| format!("volume {known} cannot get the name {}", volume.name))
     });
     if renamed.is_some() {
         return renamed;
