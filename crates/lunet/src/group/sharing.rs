@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use anyhow::{Result, anyhow};
 use lunet_api::Code;
-use lunet_gateway::{GatewayId, Outcome};
+use lunet_gateway::{GatewayId, Outcome, Refusal};
 use lunet_group::{Error, Handle, Heard, Said, Shared, Shares};
 use lunet_os::sync::Mutex;
 
@@ -22,6 +22,9 @@ const WRITE: Duration = Duration::from_secs(10);
 const TELL: Duration = Duration::from_secs(8);
 /// How much longer than its time an order to the owner is waited for: a notify may be late.
 const ASKED: Duration = Duration::from_secs(5);
+/// For how long an owner is waited for: longer than a planned move, and a move of an owner to itself, which a new size is.
+const PAUSE: Duration = Duration::from_secs(5);
+const AGAIN: Duration = Duration::from_millis(100);
 
 /// Takes over what other gateways change.
 pub(super) struct Taker {
@@ -162,7 +165,18 @@ impl Clusters for Writers {
 
     fn job(&self, group: &str, body: Vec<u8>, limit: Duration) -> Result<Vec<u8>> {
         let thread = self.thread(group).ok_or_else(|| anyhow!("group {group} does not run"))?;
-        match thread.job(body, limit).recv_timeout(limit + ASKED) {
+        let until = lunet_os::time::now() + PAUSE;
+        let outcome = loop {
+            let outcome = thread.job(body.clone(), limit).recv_timeout(limit + ASKED);
+            // Nothing was done, and in a moment somebody does it.
+            let passes =
+                matches!(outcome, Ok(Outcome::Refused(Refusal::NoOwner | Refusal::NotReady)));
+            if !passes || lunet_os::time::now() >= until {
+                break outcome;
+            }
+            lunet_os::thread::sleep(AGAIN);
+        };
+        match outcome {
             Ok(Outcome::Answer(answer)) => Ok(answer),
             Ok(Outcome::Refused(refusal)) => refuse(
                 Code::NotServed,
