@@ -175,7 +175,7 @@ fn a_rollback_that_is_cut_off_is_served_by_nobody_until_it_is_repeated() -> Resu
     becomes(&one, "owner")?;
     let two = group.serve(2)?;
     becomes(&two, "standby")?;
-    one.tell(&["volume", "resize", "a", "32GiB"])?;
+    one.tell(&["volume", "resize", "a", "8GiB"])?;
     let mut first = log_in(&one, "iqn.x:a")?;
     write_all(&mut first, 1)?;
     one.tell(&["volume", "snapshot", "a@before"])?;
@@ -215,7 +215,7 @@ fn a_rollback_that_is_cut_off_is_served_by_nobody_until_it_is_repeated() -> Resu
     // Again, by the gateway that owns the group now.
     let begun = Instant::now();
     two.tell(&rolls)?;
-    seconds("rollback of 8192 objects", begun.elapsed());
+    seconds("rollback of 2048 objects", begun.elapsed());
     have(&mut second, 1)?;
     write_all(&mut second, 3)?;
     have(&mut second, 3)?;
