@@ -420,8 +420,11 @@ impl World {
             }
             return;
         }
+        // An order to take over that comes in the middle of a move of the owner to itself has both begin again.
+        let crossed = self.plan.volumes > 0 && self.plan.takeovers > 0;
         if let Some(since) = self.blocked.take()
             && self.plan.calm()
+            && !crossed
         {
             let took = self.now - since;
             self.report.longest_move = self.report.longest_move.max(took);
