@@ -11,8 +11,8 @@ use lunet_server::conn::ConnId;
 use lunet_server::places::ConnRef;
 use lunet_volume::Face;
 
-use super::Shard;
 use super::identify::{View, Way, paths};
+use super::{Core, Shard};
 use crate::connection::{Admin, Conn, complete, has_room_for_page, send_page};
 use crate::message::Message;
 use crate::registry::LOSSES;
@@ -174,14 +174,20 @@ fn end_queues<Fc: Face>(shard: &mut Shard<Fc>, slot: ConnId) {
     let (Some(queue), Some(admin)) = (&conn.front.queue, &mut conn.front.admin) else { return };
     // From here on none can be made.
     queue.member.publish(&admin.controller);
-    let queues = shard.core.front.registry.queues(queue.member.cntlid);
-    if queues.is_empty() {
+    if !queues_end(&shard.core, queue.member.cntlid, false) {
         admin.controller.reset_done();
     }
-    for (_, queue) in queues {
-        let message = Message::EndQueue { connection: queue.connection, aborted: false };
-        shard.core.mailboxes()[queue.shard].tell(message);
+}
+
+/// Has the I/O queues of a controller end, on whatever shards they are; `aborted`: their connections are reset. False if there are
+/// none.
+fn queues_end<Fc: Face>(core: &Core<Fc>, cntlid: u16, aborted: bool) -> bool {
+    let queues = core.front.registry.queues(cntlid);
+    for (_, queue) in &queues {
+        let message = Message::EndQueue { connection: queue.connection, aborted };
+        core.mailboxes()[queue.shard].tell(message);
     }
+    !queues.is_empty()
 }
 
 /// The controller shuts down: all that was written is made stable.
@@ -199,16 +205,11 @@ fn shut_down<Fc: Face>(shard: &mut Shard<Fc>, slot: ConnId) {
     };
     // What was passed on may come to the owner yet: the relays of its queues end, so that nothing newer goes before that is known.
     let passed_on = group.is_some_and(|group| group.gate.is_through());
-    let queues = shard.core.front.registry.queues(queue.member.cntlid);
-    let ended = if passed_on { queues } else { Vec::new() };
-    for (_, queue) in &ended {
-        let message = Message::EndQueue { connection: queue.connection, aborted: true };
-        shard.core.mailboxes()[queue.shard].tell(message);
-    }
+    let ends_queues = passed_on && queues_end(&shard.core, queue.member.cntlid, true);
     let flushing = shard.front.flush_for_shutdown(shard.conns[slot].serial, volumes);
     if let Some(admin) = &mut shard.conns[slot].front.admin {
-        admin.ends_queues = !ended.is_empty();
-        admin.flushing += flushing + usize::from(admin.ends_queues);
+        admin.ends_queues = ends_queues;
+        admin.flushing += flushing + usize::from(ends_queues);
         if admin.flushing == 0 {
             admin.controller.shutdown_done();
         }
