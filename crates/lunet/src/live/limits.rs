@@ -105,6 +105,9 @@ impl Manager {
             _ => &now.volume(name)?.config,
         };
         check(limits)?;
+        if let Some(shared) = shared {
+            self.is_latest(shared)?;
+        }
         let before = (volume.rates, volume.share);
         let (rates, share) = (changed(before.0, limits), reshared(before.1, limits));
         if (rates, share) == before {

@@ -135,7 +135,6 @@ impl Manager {
         edit: impl FnOnce(&mut Editor) -> Result<(), EditError>,
     ) -> Result<Weighed> {
         let Some(shared) = shared else { return self.edited(now, consent, edit) };
-        self.is_latest(shared)?;
         let mut editor = Editor::new(&shared.text)?;
         edit(&mut editor)?;
         let (group, revision) = (shared.group.clone(), shared.revision + 1);
