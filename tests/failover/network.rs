@@ -30,20 +30,12 @@ struct Shared {
 #[derive(Default)]
 struct Wire {
     held: AtomicBool,
-    was_held: AtomicBool,
     /// Bytes that are held back.
     pending: AtomicUsize,
     /// Bytes that have come back.
     returned: AtomicUsize,
-    /// The portal may hear of its end.
-    ends: AtomicBool,
-}
-
-impl Wire {
-    /// True if the portal may hear of the end: one that was held back is still answered before.
-    fn may_end(&self) -> bool {
-        self.ends.load(SeqCst) || !self.was_held.load(SeqCst)
-    }
+    /// The portal does not hear of its end yet: what was held back is answered before.
+    stays: AtomicBool,
 }
 
 impl Network {
@@ -85,7 +77,7 @@ impl Network {
     /// Holds back what the first `count` connections carry to the portal, their ends among it.
     pub fn hold(&self, count: usize) {
         for wire in &self.wires()[..count] {
-            wire.was_held.store(true, SeqCst);
+            wire.stays.store(true, SeqCst);
             wire.held.store(true, SeqCst);
         }
     }
@@ -105,7 +97,7 @@ impl Network {
             wire.held.store(false, SeqCst);
             let answered = || pending == 0 || wire.returned.load(SeqCst) > before;
             until("what was held back is answered", || Ok(answered()))?;
-            wire.ends.store(true, SeqCst);
+            wire.stays.store(false, SeqCst);
         }
         Ok(())
     }
@@ -116,7 +108,7 @@ impl Drop for Network {
         self.shared.closing.store(true, SeqCst);
         for wire in self.wires() {
             wire.held.store(false, SeqCst);
-            wire.ends.store(true, SeqCst);
+            wire.stays.store(false, SeqCst);
         }
         // Wakes the thread that accepts. If it cannot be reached it has ended already.
         drop(TcpStream::connect(self.address));
@@ -164,7 +156,7 @@ fn carry(mut from: TcpStream, mut to: TcpStream, wire: &Wire) {
         }
         pending.clear();
         wire.pending.store(0, SeqCst);
-        if ended && wire.may_end() {
+        if ended && !wire.stays.load(SeqCst) {
             drop(to.shutdown(Shutdown::Both));
             return;
         }
