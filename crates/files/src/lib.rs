@@ -353,16 +353,27 @@ impl From<Unremoved> for io::Error {
     }
 }
 
-/// Removes a file that may be there. True if it was; that it is gone is on stable storage then.
+/// Removes a file that may be there. True if it was; that it is gone is on stable storage then, also if it was gone
+/// before: who removed it may have failed to make that stable, or have ended before.
 ///
 /// # Errors
 /// [`Unremoved`].
 pub fn remove(path: &Path) -> Result<bool, Unremoved> {
-    match fs::remove(path) {
-        Ok(()) => sync_parent(path).map(|()| true).map_err(Unremoved::Unsynced),
+    remove_by(path, sync_parent)
+}
+
+fn remove_by(path: &Path, sync: impl Fn(&Path) -> io::Result<()>) -> Result<bool, Unremoved> {
+    let was_there = match fs::remove(path) {
+        Ok(()) => true,
         // A file system that takes no writes refuses to remove even what is not there.
-        Err(_) if is_gone(path) => Ok(false),
-        Err(error) => Err(Unremoved::There(error)),
+        Err(_) if is_gone(path) => false,
+        Err(error) => return Err(Unremoved::There(error)),
+    };
+    match sync(path) {
+        Ok(()) => Ok(was_there),
+        // Nor is there a directory where it could be.
+        Err(error) if !was_there && error.kind() == ErrorKind::NotFound => Ok(false),
+        Err(error) => Err(Unremoved::Unsynced(error)),
     }
 }
 
@@ -377,14 +388,18 @@ pub fn clear(path: &Path) {
     let _ = fs::remove(&fresh(&path));
 }
 
-/// Makes a directory with this mode, and those above it that are missing. What was made is on stable storage then.
+/// Makes a directory with this mode, and those above it that are missing. That it is there is on stable storage then.
 ///
 /// # Errors
 /// The operating system's. One that is there already is none.
 pub fn make_directory(path: &Path, mode: u32) -> io::Result<()> {
     match fs::create_directory(path, mode) {
         Ok(()) => sync_parent(path),
-        Err(_) if path.is_dir() => Ok(()),
+        // Who made it may have failed to make that stable. Where the directory above cannot be opened, it was not us.
+        Err(_) if path.is_dir() => match sync_parent(path) {
+            Err(error) if error.kind() == ErrorKind::PermissionDenied => Ok(()),
+            other => other,
+        },
         Err(error) if error.kind() == ErrorKind::NotFound && parent(path) != path => {
             make_directory(parent(path), mode)?;
             fs::create_directory(path, mode)?;
@@ -524,6 +539,21 @@ mod tests {
                 Err(io::Error::from_raw_os_error(5))
             }
         }
+    }
+
+    /// A removal that was not made stable may come back. To find the file gone says nothing of that.
+    #[test]
+    fn what_is_gone_already_is_made_stable_all_the_same() {
+        let dir = TempDir::new().expect("it can");
+        let path = dir.path().join("file");
+        replace(&path, b"one").expect("it can");
+        let sync = failing(2);
+        for _ in 0..2 {
+            let failed = remove_by(&path, &sync).expect_err("no sync");
+            assert!(matches!(failed, Unremoved::Unsynced(_)) && !path.exists(), "{failed:?}");
+        }
+        assert!(!remove_by(&path, &sync).expect("it can"));
+        assert!(!remove(&dir.path().join("none/file")).expect("nor can it be there"));
     }
 
     #[test]
