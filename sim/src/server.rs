@@ -18,7 +18,7 @@ use lunet_front_nvme::{Hosts, SubsystemEntry};
 use lunet_iscsi::target::Options as IscsiOptions;
 use lunet_os::sync::mpsc::{Receiver, SyncSender};
 use lunet_os::thread;
-use lunet_ring::DriverChoice;
+use lunet_ring::{BusyPoll, DriverChoice};
 use lunet_scsi::{Identity, Unit};
 use lunet_server::{Limits, Member, Portal, Transports};
 use lunet_volume::{Health, Volume, VolumeId};
@@ -226,7 +226,7 @@ fn start(plan: &Plan, folder: &Path, create: bool) -> Result<(Server, Option<Nvm
         limits,
         shards,
         driver: DriverChoice::Auto,
-        busy_poll: Duration::ZERO,
+        busy_poll: BusyPoll::OFF,
     };
     match lunet_front_nvme::start(other, config) {
         Ok(nvme) => Ok((server, Some(nvme))),
@@ -292,6 +292,6 @@ fn config(plan: &Plan, folder: &Path, create: bool) -> Result<Config> {
         },
         shards: Some(plan.shards),
         driver: DriverChoice::Auto,
-        busy_poll: Duration::ZERO,
+        busy_poll: BusyPoll::OFF,
     })
 }

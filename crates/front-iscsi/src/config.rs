@@ -2,7 +2,6 @@
 
 use std::path::PathBuf;
 use std::sync::Arc;
-use std::time::Duration;
 
 use lunet_backends::Volume;
 use lunet_iscsi::target::Options;
@@ -100,5 +99,5 @@ pub struct Config {
     /// The event loop's driver.
     pub driver: DriverChoice,
     /// How long a shard looks for new work before it sleeps; zero (the default) never burns a core.
-    pub busy_poll: Duration,
+    pub busy_poll: lunet_ring::BusyPoll,
 }

@@ -203,5 +203,5 @@ pub struct Config<Fc: Face> {
     /// The event loop's driver.
     pub driver: DriverChoice,
     /// How long a shard looks for new work before it sleeps; zero never burns a core.
-    pub busy_poll: Duration,
+    pub busy_poll: lunet_ring::BusyPoll,
 }

@@ -49,7 +49,7 @@ impl Shards {
             limits: Limits { buffer_bytes: 16 << 20, ..Limits::default() },
             shards: Some(2),
             driver,
-            busy_poll: Duration::ZERO,
+            busy_poll: lunet_ring::BusyPoll::OFF,
         };
         let core = Core::<Engine<Shown>>::new(config, portals, Member::alone(Some(2)));
         let core = core.expect("it is served");

@@ -101,7 +101,7 @@ impl Bench {
             limits: Limits { buffer_bytes: 16 << 20, ..Limits::default() },
             shards: Some(1),
             driver: DriverChoice::Auto,
-            busy_poll: Duration::ZERO,
+            busy_poll: lunet_ring::BusyPoll::OFF,
         };
         let ring = RingConfig { arena_bytes: 16 << 20, ..RingConfig::default() };
         let mut ring = Ring::new(&ring).expect("an event loop");

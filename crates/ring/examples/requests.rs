@@ -11,7 +11,8 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use lunet_ring::{
-    Config, DriverChoice, Event, Payload, Region, RegionRef, Ring, RxBufs, SocketId, Token, TxChain,
+    BusyPoll, Config, DriverChoice, Event, Payload, Region, RegionRef, Ring, RxBufs, SocketId,
+    Token, TxChain,
 };
 
 const REQUEST: usize = 48;
@@ -130,7 +131,7 @@ fn main() -> std::io::Result<()> {
                 (DriverChoice::Epoll, false, 0),
                 (DriverChoice::Epoll, false, 50),
             ] {
-                let busy_poll = Duration::from_micros(busy);
+                let busy_poll = BusyPoll::For(Duration::from_micros(busy));
                 let config = Config { driver, busy_poll, ..Config::default() };
                 run(&config, poll_first, depth)?;
             }

@@ -1,6 +1,6 @@
 //! What an event loop is made with.
 
-use std::time::Duration;
+use crate::BusyPoll;
 
 /// Which driver to use.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
@@ -37,8 +37,8 @@ pub struct Config {
     pub disk_threads: usize,
     /// Which driver to use.
     pub driver: DriverChoice,
-    /// How long to look for events without sleeping, after there was work; 0 is not at all.
-    pub busy_poll: Duration,
+    /// When to look for events without sleeping.
+    pub busy_poll: BusyPoll,
 }
 
 impl Default for Config {
@@ -49,7 +49,7 @@ impl Default for Config {
             kept_bytes: 0,
             disk_threads: 4,
             driver: DriverChoice::Auto,
-            busy_poll: Duration::ZERO,
+            busy_poll: BusyPoll::OFF,
         }
     }
 }

@@ -8,7 +8,7 @@ use std::sync::mpsc::{self, Sender};
 use std::time::{Duration, Instant};
 
 use common::Loop;
-use lunet_ring::{Config, Event, PollSource, Token, WatchId};
+use lunet_ring::{BusyPoll, Config, Event, PollSource, Token, WatchId};
 
 /// Far longer than anything here takes.
 const LONG: Duration = Duration::from_secs(20);
@@ -129,8 +129,8 @@ fn a_source_that_always_finds_something_keeps_no_event_back(config: Config) {
 
 fn busy_polling_looks_until_something_is_found(config: Config) {
     // As long as nothing can use up, so that only a find ends it.
-    let busy = !config.busy_poll.is_zero();
-    let busy_poll = if busy { LONG * 2 } else { Duration::ZERO };
+    let busy = config.busy_poll != BusyPoll::OFF;
+    let busy_poll = if busy { BusyPoll::For(LONG * 2) } else { BusyPoll::OFF };
     let mut l = Loop::new(&Config { busy_poll, ..config });
     // A loop polls busily after something has happened.
     let mut source = Source { found_by_rest: true, found_by_look: Some(3), ..Source::default() };

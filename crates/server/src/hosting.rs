@@ -86,5 +86,5 @@ pub struct Hosting {
     /// The event loop's driver.
     pub driver: DriverChoice,
     /// How long a shard looks for new work before it sleeps.
-    pub busy_poll: Duration,
+    pub busy_poll: lunet_ring::BusyPoll,
 }

@@ -190,7 +190,7 @@ impl Front for Echo {
             data_timeout: Duration::ZERO,
             shards: Some(2),
             driver: DriverChoice::Auto,
-            busy_poll: Duration::ZERO,
+            busy_poll: lunet_ring::BusyPoll::OFF,
         }
     }
 

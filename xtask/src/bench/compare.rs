@@ -28,6 +28,12 @@ pub struct Arguments {
     /// Measure all queue depths and numbers of sessions with lunet's load generator, instead of the usual loads
     #[arg(long)]
     depths: bool,
+    /// A line for `[server]` of this build, such as 'busy-poll = "0s"'
+    #[arg(long, default_value = "", conflicts_with = "watched")]
+    setting: String,
+    /// A line for `[server]` of the other build
+    #[arg(long, default_value = "")]
+    setting_before: String,
     /// Watch this build meanwhile: its metrics are read once a second, and its events as they come
     #[arg(long)]
     watched: bool,
@@ -69,10 +75,11 @@ pub fn run(arguments: &Arguments) -> Result<()> {
     fs::create_dir_all(&arguments.scratch)?;
     let size = arguments.size << 20;
     let scratch = &arguments.scratch;
-    let before = peers::other("before", &arguments.before, scratch, size, TARGET_CORE)?;
+    let (other, old) = (&arguments.before, &arguments.setting_before);
+    let before = peers::other("before", other, old, scratch, size, TARGET_CORE)?;
     let after = match arguments.watched {
         true => peers::watched("after", scratch, size, TARGET_CORE)?,
-        false => peers::lunet("after", "", scratch, size, TARGET_CORE)?,
+        false => peers::lunet("after", &arguments.setting, scratch, size, TARGET_CORE)?,
     };
     for peer in [&before, &after] {
         for medium in Medium::ALL {

@@ -134,15 +134,16 @@ pub fn watched(name: &'static str, dir: &Path, size: u64, core: usize) -> Result
     Ok(peer)
 }
 
-/// Another build of lunet with the default settings.
+/// Another build of lunet, with these lines in `[server]`.
 pub fn other(
     name: &'static str,
     program: &Path,
+    more: &str,
     dir: &Path,
     size: u64,
     core: usize,
 ) -> Result<Peer> {
-    lunet_of(Some(program), name, "", dir, size, core, &[])
+    lunet_of(Some(program), name, more, dir, size, core, &[])
 }
 
 fn lunet_of(

@@ -94,7 +94,7 @@ impl Bench {
             max_discovery: 32,
             shards: Some(1),
             driver: DriverChoice::Auto,
-            busy_poll: Duration::ZERO,
+            busy_poll: lunet_ring::BusyPoll::OFF,
         };
         let ring = RingConfig { arena_bytes: 16 << 20, ..RingConfig::default() };
         let mut ring = Ring::new(&ring).expect("an event loop");

@@ -114,7 +114,7 @@ pub fn config(layout: Layout<Shown>) -> Config<Shown> {
         limits: Limits { buffer_bytes: 16 << 20, ..Limits::default() },
         shards: Some(2),
         driver: DriverChoice::Auto,
-        busy_poll: Duration::ZERO,
+        busy_poll: lunet_ring::BusyPoll::OFF,
     }
 }
 

@@ -114,7 +114,7 @@ pub struct Server {
     /// What the event loop is built on.
     pub driver: Driver,
     /// How long a shard looks for work before it sleeps; zero: not at all.
-    pub busy_poll: Duration,
+    pub busy_poll: lunet_ring::BusyPoll,
     /// Whether messages over RDMA take back the keys of their receivers.
     pub send_with_invalidate: SendWithInvalidate,
     /// Memory for data buffers, in bytes per shard.

@@ -95,7 +95,7 @@ pub const SERVER: Table = Table {
         key("control-socket", "path", "(lunet.sock in data)"),
         key("shards", "integer", "(one per core)"),
         key("driver", "string", "\"auto\""),
-        key("busy-poll", "duration", "\"0s\""),
+        key("busy-poll", "`\"auto\"` or duration", "\"auto\""),
         key("send-with-invalidate", "string", "\"auto\""),
         key("buffer-memory", "size", "\"64MiB\""),
         key("max-sessions", "integer", "1024"),

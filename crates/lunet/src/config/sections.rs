@@ -5,6 +5,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use lunet_front_nvme::Tls;
+use lunet_ring::BusyPoll;
 use lunet_scsi::alua::{AccessState, Alua, PortGroups};
 use lunet_server::{MAX_PORTALS, SendWithInvalidate, Transports};
 use toml::Spanned;
@@ -77,7 +78,7 @@ impl Default for Server {
             control_socket: None,
             shards: None,
             driver: Driver::Auto,
-            busy_poll: Duration::ZERO,
+            busy_poll: BusyPoll::Auto,
             send_with_invalidate: SendWithInvalidate::Auto,
             buffer_memory: 64 << 20,
             max_sessions: 1024,
@@ -163,7 +164,10 @@ pub(super) fn server(top: &Section<'_>, mistakes: &mut Mistakes) -> Server {
     let shards: Convert<'_, Option<usize>> = &|v| integer(v, 1..=1024).map(|n| Some(n as usize));
     table.set("shards", &mut out.shards, shards, mistakes);
     table.set("driver", &mut out.driver, &|v| choice(v, DRIVERS), mistakes);
-    let poll: Convert<'_, Duration> = &|v| duration(v, Duration::ZERO..=millis(10));
+    let poll: Convert<'_, BusyPoll> = &|v| match v {
+        DeValue::String(text) if text == "auto" => Ok(BusyPoll::Auto),
+        other => duration(other, Duration::ZERO..=millis(10)).map(BusyPoll::For),
+    };
     table.set("busy-poll", &mut out.busy_poll, poll, mistakes);
     let invalidate: Convert<'_, SendWithInvalidate> = &|v| choice(v, INVALIDATE);
     table.set("send-with-invalidate", &mut out.send_with_invalidate, invalidate, mistakes);

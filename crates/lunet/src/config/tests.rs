@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use lunet_backends::layers::{Effect, Layer, Ops, Rate, Which};
 use lunet_backends::rbd::ImageName;
+use lunet_ring::BusyPoll;
 use proptest::prelude::*;
 
 use super::*;
@@ -95,7 +96,7 @@ fn a_key_that_is_there_twice_hides_no_other_mistake() {
 fn a_file_that_is_right_is_read_as_written() {
     let config = check(GOOD).expect("right");
     assert_eq!(config.server.data.as_deref(), Some(Path::new("/srv/lunet")));
-    assert_eq!(config.server.busy_poll, Duration::from_micros(50));
+    assert_eq!(config.server.busy_poll, BusyPoll::For(Duration::from_micros(50)));
     assert_eq!(config.server.send_with_invalidate, SendWithInvalidate::Off);
     assert_eq!(config.server.max_sessions, Server::default().max_sessions);
     assert_eq!(config.iscsi.max_burst_length, 1 << 20);

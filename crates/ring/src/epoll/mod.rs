@@ -18,6 +18,7 @@ use self::disk::Disk;
 use self::socket::{Attempt, Socket};
 use self::watch::Watch;
 use crate::files::Files;
+use crate::polling::Polling;
 use crate::pool::{Job, Outcome, Pool};
 use crate::slots::Slots;
 use crate::sys;
@@ -105,9 +106,7 @@ pub(crate) struct Epoll {
     ended: Vec<Event>,
     outcomes: Vec<(u32, Outcome)>,
     reports: Box<[libc::epoll_event; BATCH]>,
-    busy_poll: Duration,
-    /// The last wait brought events: worth looking again before sleeping.
-    worked: bool,
+    polling: Polling,
     /// When the next paused listener is due.
     retry_accept: Option<Instant>,
     waker: Waker,
@@ -135,8 +134,7 @@ impl Epoll {
             ended: Vec::new(),
             outcomes: Vec::with_capacity(bound),
             reports: Box::new([libc::epoll_event { events: 0, u64: 0 }; BATCH]),
-            busy_poll: config.busy_poll,
-            worked: false,
+            polling: Polling::new(config.busy_poll),
             retry_accept: None,
             waker,
             counters: Counters { waits: 0, operations: 0, polled_receives: 0, partial_sends: 0 },
@@ -155,8 +153,8 @@ impl Epoll {
     ) -> io::Result<()> {
         let before = events.len();
         let deadline = timeout.and_then(|t| Instant::now().checked_add(t));
-        let spin_end =
-            (self.worked && !self.busy_poll.is_zero()).then(|| Instant::now() + self.busy_poll);
+        let mut look_until =
+            if timeout == Some(Duration::ZERO) { None } else { self.polling.begin() };
         events.append(&mut self.ended);
         let mut found = false;
         let mut rested = false;
@@ -170,7 +168,11 @@ impl Epoll {
                 (a, b) => a.or(b),
             };
             let mut look_only = events.len() > before || timeout == Some(Duration::ZERO);
-            if !look_only && spin_end.is_some_and(|end| now < end) {
+            if look_until.is_some_and(|end| now >= end) {
+                look_until = None;
+                self.polling.in_vain();
+            }
+            if !look_only && look_until.is_some() {
                 found = source.poll();
                 look_only = true;
             } else if !look_only && !std::mem::replace(&mut rested, true) {
@@ -183,10 +185,11 @@ impl Epoll {
                 Some(at) => millis(at.saturating_duration_since(now)),
             };
             let interrupted = self.collect(millis, events)?;
-            self.worked = found || events.len() > before;
+            let came = (events.len() - before).max(usize::from(found));
             let over =
                 timeout == Some(Duration::ZERO) || deadline.is_some_and(|at| at <= Instant::now());
-            if self.worked || interrupted || over {
+            if came > 0 || interrupted || over {
+                self.polling.ended(came);
                 return Ok(());
             }
         }

@@ -22,6 +22,7 @@ use self::helpers::Helpers;
 use self::queue::{Done, Entered, Handle, Kind, Queue};
 use self::socket::Socket;
 use self::watch::Watch;
+use crate::polling::Polling;
 use crate::slots::Slots;
 use crate::{Arena, Config, Counters, Event, PollSource, Waker};
 
@@ -40,9 +41,7 @@ pub(crate) struct Uring {
     /// The kernel may make many workers for this ring.
     many_workers: bool,
     poll_first: bool,
-    busy_poll: Duration,
-    /// The last wait brought events: worth looking again before sleeping.
-    worked: bool,
+    polling: Polling,
     /// When the next paused listener is due.
     retry_accept: Option<Instant>,
     waker: Waker,
@@ -73,8 +72,7 @@ impl Uring {
             fixed_buffers: setup.fixed_buffers,
             many_workers: false,
             poll_first: setup.deferred,
-            busy_poll: config.busy_poll,
-            worked: false,
+            polling: Polling::new(config.busy_poll),
             retry_accept: None,
             waker,
             wake_count: Box::new(0),
@@ -137,14 +135,18 @@ impl Uring {
             _ => None,
         };
         self.resume_accept();
-        let spin = self.worked && !self.busy_poll.is_zero() && !look_only;
-        if spin && self.spin(deadline, events, source)? {
-            return Ok(());
+        let look_until = if look_only { None } else { self.polling.begin() };
+        if let Some(end) = look_until {
+            if self.spin(deadline.map_or(end, |at| at.min(end)), events, source)? {
+                self.polling.ended((events.len() - before).max(1));
+                return Ok(());
+            }
+            self.polling.in_vain();
         }
         let found = !look_only && source.before_sleep(&mut |id| self.watch_again(id));
         if found && !self.queue.needs_enter() {
             // A busy source needs no system call.
-            self.worked = true;
+            self.polling.ended(1);
             return Ok(());
         }
         let mut left = if found { Some(Duration::ZERO) } else { timeout };
@@ -156,13 +158,15 @@ impl Uring {
             self.queue.flush();
             let entered = self.queue.enter(left)?;
             self.work_off(events);
-            self.worked = found || events.len() > before;
-            if self.worked || look_only || entered == Entered::Early {
+            let came = (events.len() - before).max(usize::from(found));
+            if came > 0 || look_only || entered == Entered::Early {
+                self.polling.ended(came);
                 return Ok(());
             }
             // The time is over, or what ended was not an event: a part of a send, a cancellation.
             left = deadline.map(|at| at.saturating_duration_since(Instant::now()));
             if left == Some(Duration::ZERO) {
+                self.polling.ended(0);
                 return Ok(());
             }
             self.resume_accept();
@@ -177,13 +181,11 @@ impl Uring {
     /// Looks for events without sleeping. True if there were some, here or at the source.
     fn spin(
         &mut self,
-        deadline: Option<Instant>,
+        end: Instant,
         events: &mut Vec<Event>,
         source: &mut dyn PollSource,
     ) -> io::Result<bool> {
         let before = events.len();
-        let end = Instant::now() + self.busy_poll;
-        let end = deadline.map_or(end, |at| at.min(end));
         loop {
             let found = source.poll();
             if self.queue.needs_enter() {

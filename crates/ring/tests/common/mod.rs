@@ -10,7 +10,8 @@ use std::time::{Duration, Instant};
 
 use lunet_block::Random;
 use lunet_ring::{
-    Buf, Config, DriverChoice, Event, FileId, Ring, RxBufs, SocketId, Token, Treatment, TxChain,
+    Buf, BusyPoll, Config, DriverChoice, Event, FileId, Ring, RxBufs, SocketId, Token, Treatment,
+    TxChain,
 };
 
 /// Makes a file known to an event loop.
@@ -69,7 +70,7 @@ pub fn with(driver: DriverChoice, busy_micros: u64, test: fn(Config)) {
         kept_bytes: 0,
         disk_threads: 2,
         driver,
-        busy_poll: Duration::from_micros(busy_micros),
+        busy_poll: BusyPoll::For(Duration::from_micros(busy_micros)),
     };
     match Ring::new(&config) {
         Ok(_) => test(config),

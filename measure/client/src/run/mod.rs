@@ -223,7 +223,7 @@ impl<F: Front> Common<'_, F> {
             kept_bytes: 0,
             disk_threads: 1,
             driver: plan.driver,
-            busy_poll: plan.busy_poll,
+            busy_poll: lunet_ring::BusyPoll::For(plan.busy_poll),
         };
         let mut ring = Ring::new(&config).map_err(Error::Start)?;
         let load = Rc::new(self.load());

@@ -9,7 +9,7 @@ use lunet_client::iscsi::{Initiator, Target};
 use lunet_client::{Outcome, Plan, Workload, run};
 use lunet_front_iscsi::{Config, Layout, Server, TargetEntry, VolumeEntry};
 use lunet_iscsi::target::Options;
-use lunet_ring::DriverChoice;
+use lunet_ring::{BusyPoll, DriverChoice};
 use lunet_scsi::{Identity, Unit};
 use lunet_server::{Limits, Portal, Transports};
 use lunet_volume::Health;
@@ -53,7 +53,7 @@ pub fn config(volumes: Vec<Volume>) -> Config {
         max_discovery: 32,
         shards: Some(2),
         driver: DriverChoice::Auto,
-        busy_poll: Duration::ZERO,
+        busy_poll: BusyPoll::OFF,
     }
 }
 

@@ -69,7 +69,7 @@ pub fn config(volumes: Vec<lunet_backends::Volume>, driver: DriverChoice) -> Con
         max_discovery: 32,
         shards: Some(2),
         driver,
-        busy_poll: std::time::Duration::ZERO,
+        busy_poll: lunet_ring::BusyPoll::OFF,
     }
 }
 

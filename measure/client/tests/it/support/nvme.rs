@@ -8,6 +8,7 @@ use std::time::Duration;
 use lunet_client::nvme::Target;
 use lunet_client::{DriverChoice, Outcome, Plan, Workload, nvme, run};
 use lunet_front_nvme::{Config, Hosts, Layout, Options, Server, SubsystemEntry, start};
+use lunet_ring::BusyPoll;
 use lunet_server::{Limits, Member, Portal, Transports};
 use lunet_volume::{Face, Health, Names, PathState, Volume, VolumeId};
 
@@ -85,7 +86,7 @@ impl Namespaces {
             limits: Limits { buffer_bytes: 8 << 20, ..Limits::default() },
             shards: Some(2),
             driver: DriverChoice::Auto,
-            busy_poll: Duration::ZERO,
+            busy_poll: BusyPoll::OFF,
         };
         change(&mut config);
         let server = start(Member::alone(Some(2)), config).expect("the server starts");
