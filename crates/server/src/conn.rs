@@ -11,10 +11,8 @@ use slab::Slab;
 use crate::front::FrontConn;
 use crate::network::Origin;
 use crate::rdma::QueuePair;
+use crate::scratch::{self, Large, Scratch};
 use crate::transmit::Outgoing;
-
-/// Room for headers and small data in one receive. One fill holds 340 command headers.
-const SCRATCH: usize = 16 << 10;
 
 /// A connection with this much waiting to be sent receives nothing, of bytes that no buffer of the shard's bounds: headers, and the answers to pings and texts.
 const COPIED_HIGH: usize = 64 << 10;
@@ -203,8 +201,8 @@ pub struct Conn<P> {
     pub account: Account,
     /// The memory that is kept for its session.
     pub reserve: Option<Reserve>,
-    /// The scratch buffer, while no receive has it.
-    pub(crate) scratch: Option<Box<[u8]>>,
+    /// Where it receives what has no buffer yet.
+    pub(crate) scratch: Scratch,
     /// Where the connection is in its end.
     pub phase: Phase,
     /// It was [aborted](crate::shard::Shard::abort): nothing that it had to say is to be said, by whatever ends with it either.
@@ -228,7 +226,7 @@ impl<P: FrontConn> Conn<P> {
         front: P,
     ) -> Self {
         // Over RDMA each receive has its own buffer.
-        let scratch = if matches!(wire, Wire::Rdma(_)) { 0 } else { SCRATCH };
+        let scratch = if matches!(wire, Wire::Rdma(_)) { 0 } else { scratch::OWN };
         Self {
             serial,
             peer,
@@ -245,7 +243,7 @@ impl<P: FrontConn> Conn<P> {
             uptake: Uptake::default(),
             account: Account::default(),
             reserve: None,
-            scratch: Some(vec![0; scratch].into_boxed_slice()),
+            scratch: Scratch::new(scratch),
             phase: Phase::Open,
             aborted: false,
             drain_by: None,
@@ -306,7 +304,7 @@ impl<P: FrontConn> Conn<P> {
 
     /// True if a receive is under way.
     pub(crate) fn receiving(&self) -> bool {
-        self.scratch.is_none()
+        self.scratch.is_lent()
     }
 
     /// True if something is on its way.
@@ -316,20 +314,22 @@ impl<P: FrontConn> Conn<P> {
 
     /// The buffers for the next receive, unless one is under way or the connection should not
     /// receive now.
-    pub(crate) fn receive_buffers(&mut self) -> Option<RxBufs> {
-        if self.phase != Phase::Open || self.has_unread() {
+    pub(crate) fn receive_buffers(&mut self, large: &mut Large) -> Option<RxBufs> {
+        if self.receiving() || self.phase != Phase::Open || self.has_unread() {
             return None;
         }
         let most = self.front.rx_limit().unwrap_or(usize::MAX);
         if most == 0 {
             return None;
         }
-        let scratch = self.scratch.take()?;
+        let payload = self.front.take_rx_buffer();
+        let ahead = payload.as_ref().map_or(0, |(_, range)| range.len());
+        let scratch = self.scratch.lend(ahead, large);
         let limit = match self.front.serves() {
             true => scratch.len(),
             false => scratch.len().min(UNSERVED_RECEIVE).min(most),
         };
-        Some(RxBufs { payload: self.front.take_rx_buffer(), scratch_limit: limit, scratch })
+        Some(RxBufs { payload, scratch_limit: limit, scratch })
     }
 
     /// True if so much waits for the client to take it that it should not be heard. One that does not

@@ -22,6 +22,7 @@ pub mod portals;
 pub mod rationed;
 pub mod rdma;
 pub mod refusals;
+mod scratch;
 pub mod served;
 pub mod server;
 pub mod shard;

@@ -25,6 +25,7 @@ use crate::front::{Failing, Front, FrontConn, Local, Occasion};
 use crate::mail::{Inbox, Mail};
 use crate::places::Entry;
 use crate::rationed::Topic;
+use crate::scratch::Large;
 use crate::stats::Counts;
 
 /// The kinds of tokens, in their top byte. Volumes use another, see `lunet_backends`.
@@ -58,6 +59,8 @@ pub struct Shard<F: Front> {
     pub rdma: Option<Box<Rdma>>,
     /// Connections that have something to send or may receive again.
     dirty: Vec<ConnId>,
+    /// For connections that send much.
+    large: Large,
     /// When time limits are looked at next.
     timer: Option<Duration>,
     /// Set once the server stops: when sessions that are left are ended.
@@ -86,6 +89,7 @@ impl<F: Front> Shard<F> {
             proposal: None,
             rdma: None,
             dirty: Vec::new(),
+            large: Large::default(),
             timer: None,
             stopping: None,
             flushing: None,
@@ -300,21 +304,23 @@ impl<F: Front> Shard<F> {
 
     /// Bytes have come, or the other side is gone.
     fn received(&mut self, slot: ConnId, bufs: RxBufs, result: Result<usize, i32>) {
-        let Some(conn) = self.conns.get_mut(slot) else { return };
+        let Some(conn) = self.conns.get_mut(slot) else { return self.large.take_back(bufs) };
         let (RxBufs { payload, scratch, .. }, taken) = (bufs, result.unwrap_or(0));
-        if taken == 0 || conn.phase == Phase::Closed {
-            conn.scratch = Some(scratch);
-            return self.disconnect(slot);
-        }
-        if conn.phase == Phase::Draining {
-            // Too late to be heard; what was said before still goes out.
-            conn.scratch = Some(scratch);
-            return;
-        }
         let filled = payload.as_ref().map_or(0, |(_, range)| range.len().min(taken));
-        self.front.received(conn, payload, filled, &scratch[..taken - filled]);
-        conn.scratch = Some(scratch);
-        F::proceed(self, slot);
+        let phase = conn.phase;
+        if taken > 0 && phase == Phase::Open {
+            self.front.received(conn, payload, filled, &scratch[..taken - filled]);
+        }
+        if let Some(large) = conn.scratch.ended(scratch, taken - filled) {
+            self.large.give_back(large);
+        }
+        match phase {
+            _ if taken == 0 => self.disconnect(slot),
+            Phase::Closed => self.disconnect(slot),
+            // Too late to be heard; what was said before still goes out.
+            Phase::Draining => {}
+            Phase::Open => F::proceed(self, slot),
+        }
     }
 
     /// A chain is out.
@@ -385,7 +391,7 @@ impl<F: Front> Shard<F> {
                         let token = Token(SEND | slot.token());
                         self.front.exec.storage.ring.send(socket, chain, token);
                     }
-                    if let Some(bufs) = conn.receive_buffers() {
+                    if let Some(bufs) = conn.receive_buffers(&mut self.large) {
                         let token = Token(RECEIVE | slot.token());
                         self.front.exec.storage.ring.recv(socket, bufs, token);
                     }
