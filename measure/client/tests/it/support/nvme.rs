@@ -3,7 +3,6 @@
 use std::net::SocketAddr;
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
-use std::time::Duration;
 
 use lunet_client::nvme::Target;
 use lunet_client::{DriverChoice, Outcome, Plan, Workload, nvme, run};
