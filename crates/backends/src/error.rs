@@ -133,6 +133,11 @@ impl OpenError {
         matches!(self, Self::Image { error, .. } if error.is_silence())
     }
 
+    /// True if this server was shut out of the cluster before it heard whether a change of an image has come about.
+    pub fn is_unsure(&self) -> bool {
+        matches!(self, Self::Image { error, .. } if matches!(**error, lunet_rbd::Error::Unsure { .. }))
+    }
+
     /// True if there is no such image in its cluster.
     pub fn is_no_image(&self) -> bool {
         matches!(self, Self::Image { error, .. } if matches!(**error, lunet_rbd::Error::NoImage { .. }))

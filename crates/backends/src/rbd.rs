@@ -212,7 +212,7 @@ pub fn roll_back(volume: &Volume, name: &str) -> Result<(), OpenError> {
 pub fn roll_back_to(volume: &Volume, name: &str, bytes: u64) -> Result<(), OpenError> {
     ask(volume, |image| {
         image.roll_back(name)?;
-        if image.size()? < bytes { image.resize(bytes) } else { Ok(()) }
+        if image.size()? < bytes { image.grow(bytes) } else { Ok(()) }
     })
 }
 
@@ -230,12 +230,12 @@ pub fn used(volume: &Volume) -> Option<u64> {
     image_of(volume)?.used().ok().flatten()
 }
 
-/// Gives the image of a volume another size in bytes. The volume keeps its own until it is [grown](crate::grow). Blocks.
+/// Makes the image of a volume so many bytes long. The volume keeps its own size until it is [grown](crate::grow). Blocks.
 ///
 /// # Errors
-/// The cluster's, or that it is no such volume. It must not become smaller.
+/// The image is longer than that, the cluster's, or that it is no such volume.
 pub fn resize(volume: &Volume, size: u64) -> Result<(), OpenError> {
-    ask(volume, |image| image.resize(size))
+    ask(volume, |image| image.grow(size))
 }
 
 /// The size in bytes that the image of a volume has by now. Blocks.

@@ -6,6 +6,7 @@ use std::path::Path;
 
 use anyhow::{Result, anyhow};
 use lunet_api::Code;
+use lunet_backends::OpenError;
 use lunet_backends::snapshot::SnapshotError;
 use lunet_files::ReadError;
 
@@ -53,6 +54,9 @@ fn code_of(error: &anyhow::Error) -> Code {
     let cannot_be = error.downcast_ref::<Failure>().is_some_and(Failure::is_of_new);
     if error.is::<Wrong>() || error.is::<EditError>() || cannot_be {
         return Code::Invalid;
+    }
+    if error.downcast_ref::<OpenError>().is_some_and(OpenError::is_unsure) {
+        return Code::NotAnswered;
     }
     match error.downcast_ref() {
         Some(

@@ -289,6 +289,11 @@ pub(crate) fn done(what: &'static str, returned: c_int) -> Result<(), Error> {
     if returned < 0 { Err(Error::of(what, returned)) } else { Ok(()) }
 }
 
+/// The same of a call that changes something. Whoever is shut out of the cluster meanwhile does not hear whether it came about.
+pub(crate) fn changed(what: &'static str, returned: c_int) -> Result<(), Error> {
+    if returned == -libc::ESHUTDOWN { Err(Error::Unsure { what }) } else { done(what, returned) }
+}
+
 fn not_let_in(place: &Place, returned: i32) -> Error {
     let step = match -returned {
         libc::ETIMEDOUT => "see that its monitors run and are reached from here",

@@ -159,6 +159,23 @@ pub enum Error {
         /// The configuration of Ceph.
         conf: String,
     },
+    /// It is not made shorter.
+    #[error(
+        "the image has {bytes} bytes by now, and is not made shorter: what lies behind the new end would be lost"
+    )]
+    Longer {
+        /// Its size in bytes.
+        bytes: u64,
+    },
+    /// The client was shut out of the cluster while the cluster did something for it.
+    #[error(
+        "this server was shut out of the cluster before it heard whether it could {what}, so it may have been done: look at \
+         it, and ask again if it was not"
+    )]
+    Unsure {
+        /// What was tried.
+        what: &'static str,
+    },
     /// Something that has no sentence of its own.
     #[error("cannot {what}: {source}")]
     Failed {

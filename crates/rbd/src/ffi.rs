@@ -24,6 +24,8 @@ pub(crate) type CompletionPtr = *mut c_void;
 pub(crate) type Callback = unsafe extern "C" fn(CompletionPtr, *mut c_void);
 /// The callback of `rbd_diff_iterate2`: offset, length, whether there is data.
 pub(crate) type DiffCallback = unsafe extern "C" fn(u64, usize, c_int, *mut c_void) -> c_int;
+/// `librbd_progress_fn_t`: done, of so much, what was given with it.
+pub(crate) type ProgressCallback = unsafe extern "C" fn(u64, u64, *mut c_void) -> c_int;
 /// `rbd_update_callback_t`.
 pub(crate) type UpdateCallback = unsafe extern "C" fn(*mut c_void);
 
@@ -169,7 +171,7 @@ table! {
         rbd_get_size: fn(ImagePtr, *mut u64) -> c_int;
         rbd_get_features: fn(ImagePtr, *mut u64) -> c_int;
         rbd_get_id: fn(ImagePtr, *mut c_char, usize) -> c_int;
-        rbd_resize: fn(ImagePtr, u64) -> c_int;
+        rbd_resize2: fn(ImagePtr, u64, bool, ProgressCallback, *mut c_void) -> c_int;
         rbd_flush: fn(ImagePtr) -> c_int;
         rbd_lock_acquire: fn(ImagePtr, c_int) -> c_int;
         rbd_lock_release: fn(ImagePtr) -> c_int;

@@ -8,7 +8,7 @@ use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use std::time::{Duration, Instant};
 
 use crate::blocklist::plain;
-use crate::client::{Client, Pool, done, text_at, text_of};
+use crate::client::{Client, Pool, changed, done, text_at, text_of};
 use crate::closing::Counted;
 use crate::error::checked;
 use crate::ffi::{self, ConfigOption, ImageInfo, ImagePtr};
@@ -18,6 +18,11 @@ use crate::{Error, ImageName, Library, Place};
 
 /// How long it counts how much of an image has data.
 const USED_FOR: Duration = Duration::from_secs(60);
+
+/// What librbd tells of its progress is nothing to anybody.
+unsafe extern "C" fn goes_on(_done: u64, _of: u64, _with: *mut c_void) -> c_int {
+    0
+}
 
 /// A part of an image that has data, in bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -200,14 +205,23 @@ impl Image {
         if is_own { Ok(()) } else { Err(Error::NotLocked) }
     }
 
-    /// Gives the image another size in bytes. Blocks. The caller must not make it smaller.
+    /// Makes the image so many bytes long. Blocks.
     ///
     /// # Errors
-    /// The cluster's.
-    pub fn resize(&self, size: u64) -> Result<(), Error> {
+    /// It is longer than that: what a caller has seen of its size may be old, and what lies behind the new end would be lost.
+    /// And the cluster's.
+    pub fn grow(&self, size: u64) -> Result<(), Error> {
         self.must_be_locked()?;
-        // SAFETY: the image is open.
-        done("resize the image", unsafe { (self.rbd().rbd_resize)(self.handle, size) })
+        // SAFETY: the image is open, and the callback needs nothing.
+        let grown =
+            unsafe { (self.rbd().rbd_resize2)(self.handle, size, false, goes_on, ptr::null_mut()) };
+        if grown == -libc::EINVAL {
+            let bytes = self.size()?;
+            if bytes > size {
+                return Err(Error::Longer { bytes });
+            }
+        }
+        changed("resize the image", grown)
     }
 
     /// Waits for all writes in flight. Blocks.

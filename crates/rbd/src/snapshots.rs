@@ -4,7 +4,7 @@ use std::ffi::c_int;
 use std::ptr;
 use std::sync::Arc;
 
-use crate::client::{Client, Pool, done, text_at};
+use crate::client::{Client, Pool, changed, done, text_at};
 use crate::ffi::{self, Options, SnapInfo};
 use crate::place::c_string;
 use crate::{Error, Image, ImageName, Library, Place};
@@ -32,7 +32,7 @@ impl Image {
         let name = c_string(name);
         // SAFETY: the image is open; copies the name.
         let made = unsafe { (self.rbd().rbd_snap_create)(self.handle(), name.as_ptr()) };
-        done("make the snapshot", made)
+        changed("make the snapshot", made)
     }
 
     /// Its snapshots, the oldest first. Those that are kept for clones alone, by groups or for mirroring are left out.
@@ -105,7 +105,7 @@ impl Image {
             return Err(Error::Protected { name });
         }
         // SAFETY: the image is open; reads the name.
-        done("remove the snapshot", unsafe { (rbd.rbd_snap_remove)(handle, text.as_ptr()) })
+        changed("remove the snapshot", unsafe { (rbd.rbd_snap_remove)(handle, text.as_ptr()) })
     }
 
     /// Gives the image the content, and the size, that it had. Takes as long as the cluster needs to copy what has changed
@@ -118,7 +118,7 @@ impl Image {
         let name = c_string(name);
         // SAFETY: the image is open; reads the name.
         let back = unsafe { (self.rbd().rbd_snap_rollback)(self.handle(), name.as_ptr()) };
-        done("roll the image back", back)
+        changed("roll the image back", back)
     }
 
     /// Makes another image of this cluster with the content of a snapshot, of which it needs what it does not write itself.
@@ -146,7 +146,7 @@ impl Image {
         if made == -libc::EEXIST {
             return Err(Error::Exists { name: to.clone() });
         }
-        done("clone the snapshot", made)
+        changed("clone the snapshot", made)
     }
 }
 
@@ -162,7 +162,7 @@ pub(crate) fn create(place: &Place, size: u64) -> Result<(), Error> {
     if made == -libc::EEXIST {
         return Err(Error::Exists { name: place.name.clone() });
     }
-    done("make the image", made)
+    changed("make the image", made)
 }
 
 /// What a new image is to be like: as the cluster has it by default, and with the lock without which none is served.

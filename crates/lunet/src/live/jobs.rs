@@ -299,7 +299,8 @@ impl Manager {
         let _apart = self.begin_beside(name, format!("resize-volume {name}"))?;
         let now = self.now();
         let open = now.volume(name)?;
-        let before = open.volume.caps().bytes();
+        // What is served may be older than the image: somebody may have grown it, and the group follows a moment later.
+        let before = open.volume.caps().bytes().max(rbd::size(&open.volume)?);
         let bytes = match bytes {
             Some(bytes) if bytes < before => {
                 return refuse(
@@ -320,7 +321,7 @@ impl Manager {
                 rbd::resize(&open.volume, bytes)?;
                 bytes
             }
-            None => rbd::size(&open.volume)?.max(before),
+            None => before,
         };
         owner.look_at_sizes();
         Ok(bytes)
