@@ -265,6 +265,54 @@ fn an_osd_that_stands_still_costs_time_and_nothing_else() -> Result<()> {
     Ok(())
 }
 
+/// SPACE ALLOCATION FAILED WRITE PROTECT, with DATA PROTECT.
+const NO_SPACE: (u8, u8, u8) = (7, 0x27, 0x07);
+
+#[test]
+fn writes_to_a_full_pool_fail_with_the_reason_until_there_is_room() -> Result<()> {
+    let Some(ceph) = cluster() else { return Ok(()) };
+    ceph.ceph(&["osd", "pool", "create", "small", "8"])?;
+    ceph.rbd(&["pool", "init", "small"])?;
+    ceph.image("small/full", 64)?;
+    let data = scratch("lunet-rbd-")?;
+    let text = config("full", &ceph.conf(), "").replace("rbd://rbd/", "rbd://small/");
+    let mut server = Serve::config(text).data(data.path()).quiet().start()?;
+    let mut session = log_in(&server)?;
+    let bytes = pattern(4, 2048 * BLOCK);
+    (0..8).try_for_each(|at| session.write(0, at * 2048, &bytes, BLOCK))?;
+    ceph.ceph(&["osd", "pool", "set-quota", "small", "max_bytes", "4194304"])?;
+    // Where nothing was written yet. Nobody has to wait for room.
+    let (mut last, mut at) = (None, 8 * 2048);
+    let is_refused = until(2 * PATIENCE, || {
+        let begun = Instant::now();
+        let answer = session.execute(0, &write16(at, 2048), 0, &bytes)?;
+        at = if at + 4096 > 64 << 11 { 8 * 2048 } else { at + 2048 };
+        last = sense_code(&answer);
+        ensure!(begun.elapsed() < PATIENCE / 2, "it waits for room");
+        sleep(Duration::from_millis(200));
+        Ok(last == Some(NO_SPACE))
+    });
+    is_refused.with_context(|| format!("{last:02x?}"))?;
+    assert!(session.read(0, 0, 2048, BLOCK)? == bytes, "what is there is read");
+    let says = |server: &mut Server, words: &str| {
+        until(PATIENCE, || Ok(server.process().stderr.text().contains(words)))
+    };
+    says(&mut server, "the pool of rbd://small/full is full, or has reached its quota")?;
+    ceph.ceph(&["osd", "pool", "set-quota", "small", "max_bytes", "0"])?;
+    until(2 * PATIENCE, || {
+        let answer = session.execute(0, &write16(at, 2048), 0, &bytes)?;
+        sleep(Duration::from_millis(200));
+        Ok(answer.status == GOOD)
+    })?;
+    until(2 * PATIENCE, || {
+        session.write(0, at, &bytes, BLOCK)?;
+        sleep(Duration::from_millis(500));
+        Ok(server.process().stderr.text().contains("its pool has room again"))
+    })?;
+    server.stop()?;
+    Ok(())
+}
+
 #[test]
 fn a_cluster_that_comes_later_is_found_by_itself() -> Result<()> {
     let Some(ceph) = cluster() else { return Ok(()) };

@@ -4,6 +4,7 @@
 //! `cargo test -p lunet-e2e --test failover -- --nocapture` prints how long changes of the owner took. Long tests need
 //! `LUNET_E2E_LONG`, and `LUNET_E2E_FAILOVERS` says how often the one that repeats changes of the owner does so.
 
+mod anew;
 mod atomic;
 mod cluster;
 mod cut;

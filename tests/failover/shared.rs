@@ -128,7 +128,19 @@ fn a_change_through_one_gateway_is_served_by_all() -> Result<()> {
         serves(server, 2)?;
         drop(log_in(server, "iqn.x:c")?);
     }
-    two.tell(&["target", "deny", TARGET, "iqn.x:a"])?;
+    // A whole text by which sessions end is refused without --force, and nothing has happened then.
+    let text = group.path("text.toml");
+    fs::write(&text, part(&group, "'iqn.x:b', 'iqn.x:c'"))?;
+    let set = ["group", "config", "vms", "--set", text.to_str().context("a path")?];
+    let refusal = one.refuses(&set)?;
+    ensure!(
+        refusal.contains("1 session here would end") && refusal.contains("iqn.x:a"),
+        "{refusal}"
+    );
+    ensure!(refusal.contains("--force"), "{refusal}");
+    serves(&one, 2)?;
+    have(&mut first, 1)?;
+    one.tell(&[&set[..], &["--force"]].concat())?;
     is_ended(&mut first)?;
     for server in [&one, &two] {
         serves(server, 3)?;

@@ -89,3 +89,15 @@ test("a server without groups has no such screen in its menu", async ({ page, mo
   await inOrder(page);
   expect(complaints).toEqual([]);
 });
+
+test("a clone of a group's volume is said to become a volume of the group", async ({ page, mock, complaints }) => {
+  mock.state.groups[0].volumes[0].name = "vm1";
+  await logIn(page, mock, "volumes/vm1");
+  const dialog = page.getByRole("dialog");
+  await page.getByRole("button", { name: "Snapshot", exact: true }).click();
+  await dialog.getByLabel("Name").fill("now");
+  await dialog.getByRole("button", { name: "Take the snapshot" }).click();
+  await page.getByRole("button", { name: "Clone now" }).click();
+  await expect(dialog).toContainText("It becomes a volume of group ceph too");
+  expect(complaints).toEqual([]);
+});

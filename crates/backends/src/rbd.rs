@@ -267,6 +267,12 @@ pub fn news(volume: &Volume) -> Option<News> {
     }
 }
 
+/// The name of a volume's image whose pool has no room, or has reached its quota, as far as writes have shown.
+pub fn full(volume: &Volume) -> Option<ImageName> {
+    let image = image_of(volume)?;
+    image.is_full().then(|| image.name().clone())
+}
+
 /// The id of a volume's image, and the owner of its lock as others see it: this server. `None` if it is of another kind.
 pub fn identity(volume: &Volume) -> Option<(String, Option<String>)> {
     let image = image_of(volume)?;
@@ -540,6 +546,9 @@ impl RbdChannel {
                 return None;
             }
         };
+        if op.changes() && matches!(result, Ok(()) | Err(Error::OutOfSpace)) {
+            self.lane.image().had_room(result.is_ok());
+        }
         let zeroes = matches!(op, Op::Unmap | Op::WriteZeroes { .. });
         if result.is_ok() && zeroes {
             flight.moved += flight.piece;

@@ -43,6 +43,8 @@ pub enum Failure {
     Blocklisted,
     /// ETIMEDOUT: it may still take effect.
     TimedOut,
+    /// Of a record that is read: there is none. Of a client: its record is not there, or it is another one than this gateway's.
+    NoRecord(Lost),
     /// Anything else; it may still take effect, too.
     Other(i32),
 }
@@ -68,6 +70,15 @@ impl Failure {
     pub const fn may_take_effect(self) -> bool {
         matches!(self, Self::TimedOut | Self::Other(_))
     }
+}
+
+/// What has become of the record that a gateway knew.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Lost {
+    /// It was deleted.
+    Gone,
+    /// Another one is in its place: it was made anew.
+    Anew,
 }
 
 /// How an operation ended.
@@ -155,6 +166,11 @@ pub enum Refusal {
         "a snapshot, a rollback or another change of a volume of the group is under way: try again when it has ended"
     )]
     JobUnderWay,
+    /// Its record is not there any more.
+    #[error(
+        "the record of the group was deleted while lunet ran here: restart lunet on this gateway when the group is there again"
+    )]
+    Orphaned,
     /// There is nobody who would do a job.
     #[error("no gateway owns the group now")]
     NoOwner,
@@ -202,6 +218,14 @@ pub enum Notice {
         /// When that is.
         again: Duration,
     },
+    /// The record that this gateway knew is not there any more: it does nothing for the group until it is started again.
+    #[error(
+        "the record of the group was deleted{} while lunet ran here, so this gateway serves nothing of the group: restart lunet on \
+         this gateway{}",
+        match .0 { Lost::Gone => "", Lost::Anew => " and made anew" },
+        match .0 { Lost::Gone => ", when `lunet group create` has made the group again", Lost::Anew => "" }
+    )]
+    Orphaned(Lost),
     /// Another server says that it is this gateway.
     #[error(
         "another server that runs is gateway {0} of the group as well: give each its own number, and portals with that as their \
@@ -369,4 +393,8 @@ pub enum Action {
     Refuse(Order, Refusal),
     /// Tell the administrator.
     Notice(Notice),
+    /// What hindered takeovers, as it was told, hinders nobody any more: the owner is there.
+    Settled,
+    /// These gateways have answered this one, which owns the group: the others, by their numbers. Two with one number are here twice.
+    Present(Vec<GatewayId>),
 }

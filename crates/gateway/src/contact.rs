@@ -52,6 +52,7 @@ impl Gateway {
                 self.contact.waits = Some(0);
                 let op = self.operation(Purpose::Contact);
                 self.act(Action::ReadRecord(op));
+                self.ask_for_standbys();
             }
         }
     }

@@ -100,6 +100,7 @@ impl Gateway {
                 let asked = Asked { id, epoch, asker, body, until, again: false };
                 self.ask_owner(asked);
             }
+            Role::Orphaned => self.told(id, Outcome::Refused(Refusal::Orphaned)),
             _ => self.told(id, Outcome::Refused(Refusal::NotReady)),
         }
     }
@@ -109,7 +110,7 @@ impl Gateway {
         let op = self.operation(Purpose::Job(asked.id));
         let Asker { client, number } = asked.asker.clone();
         let message = Message::Job(asked.epoch, client, number, asked.body.clone());
-        self.act(Action::Notify(op, message.encode(), limit));
+        self.notify(op, &message, limit);
         self.jobs.asked.push(asked);
     }
 

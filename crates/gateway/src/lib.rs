@@ -29,8 +29,8 @@ mod way;
 
 pub use access::{Access, AccessState};
 pub use action::{
-    Ack, Action, Answer, Attention, ClientName, Failure, Input, Job, LONG_ENOUGH, Notice, NotifyId,
-    OpId, Order, Outcome, Refusal, Reply, Request, Result, TEN_YEARS,
+    Ack, Action, Answer, Attention, ClientName, Failure, Input, Job, LONG_ENOUGH, Lost, Notice,
+    NotifyId, OpId, Order, Outcome, Refusal, Reply, Request, Result, TEN_YEARS,
 };
 pub use codec::Malformed;
 pub use gate::{Admission, Gate, Link, Ping, Stamp};
@@ -38,7 +38,7 @@ pub use machine::{Condition, Config, Gateway};
 pub use message::{Message, Response};
 pub use record::{
     Change, Contents, Invalid, MAX_BODY, MAX_MODES, MAX_PORTS, MAX_VOLUMES, Owner, Port, Portals,
-    Record, Registered, Reserved, Sanitize, Taker, Volume,
+    Record, Registered, Reserved, Sanitize, Tag, Taker, Volume,
 };
 pub use takeover::Candidate;
 pub use way::{Passage, Turn, Way};

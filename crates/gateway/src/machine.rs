@@ -12,8 +12,9 @@ use crate::moving::{Moving, Watchers};
 use crate::requests::Change;
 use crate::standby::{Step, Takeover, Watch};
 use crate::{
-    Access, Action, Attention, ClientName, Contents, Epoch, Gate, GatewayId, Input, Message,
-    NotifyId, OpId, Order, Portals, Record, Refusal, Registered, Reply, Response, Result,
+    Access, Action, Attention, ClientName, Contents, Epoch, Failure, Gate, GatewayId, Input, Lost,
+    Message, Notice, NotifyId, OpId, Order, Portals, Record, Refusal, Registered, Reply, Response,
+    Result, Tag,
 };
 
 /// After how long a client is tried again that could not be made.
@@ -45,11 +46,14 @@ pub enum Condition {
     Owner,
     /// It gives the group away.
     Moving,
+    /// Its record was deleted: it does nothing any more.
+    Orphaned,
 }
 
 #[derive(Debug)]
 pub(crate) enum Role {
     Fenced,
+    Orphaned,
     Standby(Watch),
     TakingOver(Takeover),
     Owner(Option<Change>),
@@ -74,6 +78,8 @@ pub(crate) enum Purpose {
     Announce,
     /// To see whether all watchers answer.
     AnnounceOwner,
+    /// Of an owner, to see who would take over.
+    Standbys,
     /// To see whether that gateway answers, which the group is to go to.
     Heir(GatewayId),
     Takeover,
@@ -89,6 +95,8 @@ enum Client {
     /// To be made at that time.
     None(Duration),
     Making,
+    /// None is made any more.
+    GivenUp,
     /// With the images that it has open.
     Ready(OpId, ClientName, Vec<(String, u64)>),
 }
@@ -102,9 +110,13 @@ pub struct Gateway {
     pub(crate) gate: Gate,
     /// The latest that is known of the record.
     pub(crate) record: Option<Box<Record>>,
+    /// Of which record it is, for as long as it runs.
+    pub(crate) tag: Option<Tag>,
     pub(crate) pending: BTreeMap<OpId, Purpose>,
     /// The epoch in which the latest takeover was begun.
     pub(crate) tried: Epoch,
+    /// A takeover was begun, and nothing has been heard of an owner since.
+    pub(crate) hindered: bool,
     /// What an owner hears of the cluster.
     pub(crate) contact: Contact,
     /// What it knows of those who watch its images.
@@ -126,8 +138,10 @@ impl Gateway {
             role: Role::Fenced,
             gate: Gate::closed(Epoch(0)),
             record: None,
+            tag: None,
             pending: BTreeMap::new(),
             tried: Epoch(0),
+            hindered: false,
             contact: Contact::default(),
             watchers: Watchers::default(),
             jobs: Jobs::default(),
@@ -144,6 +158,7 @@ impl Gateway {
     pub const fn condition(&self) -> Condition {
         match self.role {
             Role::Fenced => Condition::Fenced,
+            Role::Orphaned => Condition::Orphaned,
             Role::Standby(_) => Condition::Standby,
             Role::TakingOver(_) => Condition::TakingOver,
             Role::Owner(_) => Condition::Owner,
@@ -159,6 +174,12 @@ impl Gateway {
     /// What it knows of the record.
     pub fn record(&self) -> Option<&Record> {
         self.record.as_deref()
+    }
+
+    /// Of which record it is; `None` as long as it has read none. A client whose record is another one is none for it
+    /// ([`Lost::Anew`]).
+    pub const fn tag(&self) -> Option<Tag> {
+        self.tag
     }
 
     /// The next thing to do.
@@ -180,7 +201,7 @@ impl Gateway {
                 let contact = self.next_contact();
                 Some(self.next_move().map_or(contact, |due| due.min(contact)))
             }
-            (Role::Fenced, _) => None,
+            (Role::Fenced | Role::Orphaned, _) => None,
         }
     }
 
@@ -228,6 +249,7 @@ impl Gateway {
             Purpose::Ping(sent) => self.pinged(sent, result),
             Purpose::Announce => {}
             Purpose::AnnounceOwner => self.owner_announced(&result),
+            Purpose::Standbys => self.standbys_asked(&result),
             Purpose::Heir(to) => self.heir_asked(to, &result),
             Purpose::Takeover => self.took(result),
             Purpose::Move => self.moved(result),
@@ -238,9 +260,17 @@ impl Gateway {
     }
 
     fn notified(&mut self, notify: NotifyId, bytes: &[u8]) {
-        // Of another version: an answer that says nothing keeps its sender from waiting.
-        let Ok(message) = Message::decode(bytes) else {
-            return self.act(Action::Acknowledge(notify, Vec::new()));
+        // Of another version, or of a gateway of another record, whose epochs mean nothing here: an answer that says nothing keeps
+        // its sender from waiting.
+        let message = match Message::decode(bytes) {
+            Ok((tag, message)) if self.tag == Some(tag) => message,
+            other => {
+                self.act(Action::Acknowledge(notify, Vec::new()));
+                if other.is_ok() {
+                    self.read_record();
+                }
+                return;
+            }
         };
         let (Message::Ping(epoch)
         | Message::Changed(epoch)
@@ -278,9 +308,9 @@ impl Gateway {
             Role::Owner(_) => self.begin_move(to),
             Role::Standby(_) => {
                 let op = self.operation(Purpose::Announce);
-                let message = Message::Move(epoch, to).encode();
-                self.act(Action::Notify(op, message, ANNOUNCE_LIMIT));
+                self.notify(op, &Message::Move(epoch, to), ANNOUNCE_LIMIT);
             }
+            Role::Orphaned => self.act(Action::Refuse(Order::MoveTo(to), Refusal::Orphaned)),
             _ => self.act(Action::Refuse(Order::MoveTo(to), Refusal::NotReady)),
         }
     }
@@ -292,6 +322,12 @@ impl Gateway {
 
     /// The owner is one no more, or cannot be sure. Nothing that was received so far is executed or answered.
     pub(crate) fn fence(&mut self) {
+        self.stop();
+        self.renew_client(false);
+    }
+
+    /// Nothing is executed or answered any more.
+    fn stop(&mut self) {
         self.gate = Gate::closed(self.gate.epoch());
         self.act(Action::StopAnswering(self.gate));
         if let Role::Owner(Some(change)) = &self.role {
@@ -300,7 +336,32 @@ impl Gateway {
         }
         self.act(Action::AbortConnections);
         self.act(Action::Attention(Attention::NexusLoss));
-        self.renew_client(false);
+    }
+
+    /// The record that this gateway knows is not there any more. Whatever has its name now is of other gateways, with epochs of
+    /// their own: this one takes nothing up of it, and does nothing for the group until it is started again.
+    pub(crate) fn orphan(&mut self, lost: Lost) {
+        if matches!(self.role, Role::Orphaned) {
+            return;
+        }
+        let owned = self.role.owns();
+        if owned {
+            self.stop();
+        }
+        self.act(Action::DropClient { release: !owned });
+        self.give_up_requests();
+        self.give_up_wanted(Refusal::Orphaned);
+        (self.role, self.client) = (Role::Orphaned, Client::GivenUp);
+        let epoch = self.gate.epoch();
+        self.act(Action::Reach(epoch, Portals::default()));
+        self.set_gate(Gate::closed(epoch));
+        // No path of this gateway is one to the group.
+        if let Some(record) = self.record.as_deref() {
+            let nobodys = Record { owner: None, heir: None, ..record.clone() };
+            self.act(Action::Access(epoch, nobodys.ports.clone(), Access::of(&nobodys)));
+            self.act(Action::Attention(Attention::AccessChanged));
+        }
+        self.act(Action::Notice(Notice::Orphaned(lost)));
     }
 
     /// Ends the client, and with it all operations, and makes another.
@@ -318,9 +379,13 @@ impl Gateway {
     }
 
     fn client_made(&mut self, op: OpId, result: Result) {
-        let Ok(Reply::Client { name, images }) = result else {
-            self.client = Client::None(self.now + CLIENT_AGAIN);
-            return;
+        let (name, images) = match result {
+            Ok(Reply::Client { name, images }) => (name, images),
+            Err(Failure::NoRecord(lost)) if self.tag.is_some() => return self.orphan(lost),
+            _ => {
+                self.client = Client::None(self.now + CLIENT_AGAIN);
+                return;
+            }
         };
         self.client = Client::Ready(op, name, images);
         // It has opened what the record names now, which is not what is known here of it if that is older.
@@ -361,8 +426,16 @@ impl Gateway {
                 self.watch_failed();
                 return None;
             }
+            Err(Failure::NoRecord(lost)) => {
+                self.orphan(lost);
+                return None;
+            }
             _ => return None,
         };
+        if self.is_another(&record) {
+            self.orphan(Lost::Anew);
+            return None;
+        }
         if self.role.owns() {
             if record.epoch > self.gate.epoch() {
                 self.fence();
@@ -381,6 +454,7 @@ impl Gateway {
         if known.is_some_and(|known| version(known) >= version(&record)) {
             return;
         }
+        self.tag = Some(record.tag());
         let epoch = record.epoch;
         let (first, next) = (known.is_none(), known.is_none_or(|known| known.epoch < epoch));
         let lost = known.map_or_else(Vec::new, |known| lost(&known.contents, &record.contents));
@@ -413,10 +487,21 @@ impl Gateway {
         }
     }
 
+    /// True for a record that was made in the place of this gateway's.
+    pub(crate) fn is_another(&self, record: &Record) -> bool {
+        self.tag.is_some_and(|tag| tag != record.tag())
+    }
+
     /// Tells all gateways to read the record.
     pub(crate) fn announce(&mut self, epoch: Epoch) {
         let op = self.operation(Purpose::Announce);
-        self.act(Action::Notify(op, Message::Changed(epoch).encode(), ANNOUNCE_LIMIT));
+        self.notify(op, &Message::Changed(epoch), ANNOUNCE_LIMIT);
+    }
+
+    /// Notifies the gateways of this one's record. Whoever has read none has nothing to say.
+    pub(crate) fn notify(&mut self, op: OpId, message: &Message, limit: Duration) {
+        let message = message.encode(self.tag.unwrap_or_default());
+        self.act(Action::Notify(op, message, limit));
     }
 
     pub(crate) fn set_gate(&mut self, gate: Gate) {
@@ -428,7 +513,7 @@ impl Gateway {
     pub(crate) const fn client(&self) -> Option<&ClientName> {
         match &self.client {
             Client::Ready(_, name, _) => Some(name),
-            Client::None(_) | Client::Making => None,
+            Client::None(_) | Client::Making | Client::GivenUp => None,
         }
     }
 

@@ -6,10 +6,10 @@ use alloc::vec::Vec;
 use crate::bytes::{Reader, Writer};
 use crate::codec::Malformed;
 use crate::record::{MAX_BODY, MAX_NAME};
-use crate::{Epoch, GatewayId, Refusal};
+use crate::{Epoch, GatewayId, Refusal, Tag};
 
 /// The first byte of each.
-const VERSION: u8 = 2;
+const VERSION: u8 = 3;
 
 /// A notify to all watchers of the record.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -25,7 +25,7 @@ pub enum Message {
     Job(Epoch, String, u64, Vec<u8>),
 }
 
-/// The answer to a [`Message`].
+/// The answer to a [`Message`]. It needs no tag: only a gateway of the same record gives one, and a gateway is of one record.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Response {
     /// From that gateway, which does not own the group, and knows of that epoch.
@@ -39,10 +39,11 @@ pub enum Response {
 }
 
 impl Message {
-    /// Its bytes.
-    pub fn encode(&self) -> Vec<u8> {
+    /// Its bytes, for gateways of that record.
+    pub fn encode(&self, of: Tag) -> Vec<u8> {
         let mut to = Writer(Vec::new());
         to.u8(VERSION);
+        to.u64(of.0);
         match self {
             Self::Ping(epoch) => (to.u8(0), to.u64(epoch.0)).1,
             Self::Changed(epoch) => (to.u8(1), to.u64(epoch.0)).1,
@@ -58,13 +59,14 @@ impl Message {
         to.0
     }
 
-    /// Reads all of the bytes.
+    /// Reads all of the bytes: the message, and of which record its sender is.
     ///
     /// # Errors
     /// They are no message of this version.
-    pub fn decode(bytes: &[u8]) -> Result<Self, Malformed> {
+    pub fn decode(bytes: &[u8]) -> Result<(Tag, Self), Malformed> {
         let mut from = Reader(bytes);
         version(&mut from)?;
+        let of = Tag(from.u64()?);
         let (kind, epoch) = (from.u8()?, Epoch(from.u64()?));
         let message = match kind {
             0 => Self::Ping(epoch),
@@ -77,7 +79,7 @@ impl Message {
             _ => return Err(Malformed::Value),
         };
         from.end()?;
-        Ok(message)
+        Ok((of, message))
     }
 }
 

@@ -134,7 +134,25 @@ impl Gateway {
     pub(crate) fn announce_owner(&mut self, epoch: Epoch) {
         self.watchers = Watchers { heard: self.now + HEARD, ..Watchers::default() };
         let op = self.operation(Purpose::AnnounceOwner);
-        self.act(Action::Notify(op, Message::Changed(epoch).encode(), ANNOUNCE_LIMIT));
+        self.notify(op, &Message::Changed(epoch), ANNOUNCE_LIMIT);
+    }
+
+    /// The owner asks who would take over.
+    pub(crate) fn ask_for_standbys(&mut self) {
+        let asked = |purpose: &Purpose| matches!(purpose, Purpose::Standbys);
+        if !self.pending.values().any(asked) {
+            let op = self.operation(Purpose::Standbys);
+            self.notify(op, &Message::Ping(self.gate.epoch()), ANNOUNCE_LIMIT);
+        }
+    }
+
+    /// The answers to that are there.
+    pub(crate) fn standbys_asked(&mut self, result: &Result) {
+        if self.role.owns() && matches!(result, Ok(Reply::Acks { .. })) {
+            let mut present = standbys(result);
+            present.sort_unstable();
+            self.act(Action::Present(present));
+        }
     }
 
     /// The answers to that are there: if all watchers have answered, none is dead. No two have one number.
@@ -186,7 +204,7 @@ impl Gateway {
     }
 
     /// What the group was to have is given up. Nobody has ordered other volumes: whoever wants them says so again.
-    fn give_up_wanted(&mut self, why: Refusal) {
+    pub(crate) fn give_up_wanted(&mut self, why: Refusal) {
         if let Some(count) = core::mem::take(&mut self.watchers.wanted).gateways {
             self.act(Action::Refuse(Order::Gateways(count), why));
         }
@@ -240,8 +258,7 @@ impl Gateway {
             _ => return self.act(Action::Refuse(order, Refusal::NotReady)),
         }
         let op = self.operation(Purpose::Heir(to));
-        let message = Message::Ping(self.gate.epoch()).encode();
-        self.act(Action::Notify(op, message, ANNOUNCE_LIMIT));
+        self.notify(op, &Message::Ping(self.gate.epoch()), ANNOUNCE_LIMIT);
     }
 
     /// Commands under way end, and no other begins.

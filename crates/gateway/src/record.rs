@@ -21,6 +21,11 @@ pub(crate) const MAX_NAME: usize = 223;
 /// Bytes of a registrant's name at the most.
 pub(crate) const MAX_REGISTRANT: usize = 512;
 
+/// Which record it is: one that is deleted and made anew, for a group of the same name, has another secret, and so another tag. Each
+/// message of a gateway has that of its record.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Tag(pub u64);
+
 /// What `lunet.group.<id>` contains.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Record {
@@ -236,11 +241,23 @@ impl Reserved {
 }
 
 impl Record {
-    /// The record of a new group, which nobody owns.
+    /// The record of a new group, which nobody owns. Its secret has to be random. Its first revision follows from that: who
+    /// compares by a record of before that had its name does not take it for that one.
     pub fn new(target: &str, secret: [u8; 32], ports: Vec<Port>, contents: Contents) -> Self {
         let (epoch, target) = (Epoch(1), target.into());
         let (owner, heir, taker) = (None, None, None);
-        Self { epoch, revision: 1, owner, heir, taker, target, ports, secret, contents }
+        let mut record =
+            Self { epoch, revision: 0, owner, heir, taker, target, ports, secret, contents };
+        // A quarter of all revisions is left for changes.
+        record.revision = 1 + record.tag().0 / 4;
+        record
+    }
+
+    /// Which record it is. The secret cannot be told from it: it has a quarter of its bits.
+    pub fn tag(&self) -> Tag {
+        // FNV-1a.
+        let mix = |tag: u64, byte: &u8| (tag ^ u64::from(*byte)).wrapping_mul(0x100_0000_01b3);
+        Tag(self.secret.iter().fold(0xcbf2_9ce4_8422_2325, mix))
     }
 
     /// Has a port for each gateway up to this number that has none, with its number as its group and relative identifier.

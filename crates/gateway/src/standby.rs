@@ -9,8 +9,8 @@ use crate::takeover::{
     stranger,
 };
 use crate::{
-    Ack, Action, Attention, ClientName, Config, Epoch, Gate, Message, Notice, Order, Owner, Record,
-    Refusal, Reply, Response, Result, TEN_YEARS, Taker,
+    Ack, Action, Attention, ClientName, Config, Epoch, Gate, Lost, Message, Notice, Order, Owner,
+    Record, Refusal, Reply, Response, Result, TEN_YEARS, Taker,
 };
 
 /// Between two pings.
@@ -96,9 +96,9 @@ impl Gateway {
         }
         match self.record.as_deref() {
             Some(record) if record.owner.is_some() => {
-                let message = Message::Ping(record.epoch).encode();
+                let message = Message::Ping(record.epoch);
                 let op = self.operation(Purpose::Ping(now));
-                self.act(Action::Notify(op, message, PING_LIMIT));
+                self.notify(op, &message, PING_LIMIT);
             }
             _ => {
                 let op = self.operation(Purpose::Read);
@@ -124,6 +124,10 @@ impl Gateway {
             Some(owner) if owner > epoch => self.read_record(),
             Some(owner) if owner == epoch => {
                 watch.heard();
+                if core::mem::take(&mut self.hindered) {
+                    self.act(Action::Settled);
+                }
+                let Role::Standby(watch) = &mut self.role else { return };
                 if same && !core::mem::replace(&mut watch.told, true) {
                     self.act(Action::Notice(Notice::SameNumber(self.config.me.0)));
                 }
@@ -167,11 +171,13 @@ impl Gateway {
         match self.role {
             Role::Standby(_) => self.begin_takeover(None),
             Role::Owner(_) => self.act(Action::Refuse(Order::TakeOver, Refusal::IsOwner)),
+            Role::Orphaned => self.act(Action::Refuse(Order::TakeOver, Refusal::Orphaned)),
             _ => self.act(Action::Refuse(Order::TakeOver, Refusal::NotReady)),
         }
     }
 
     fn begin_takeover(&mut self, epoch: Option<Epoch>) {
+        self.hindered = true;
         self.tried = self.gate.epoch();
         let limit = self.now + TAKEOVER_LIMIT;
         let (step, others) = (Step::Looking, (0, 0));
@@ -246,6 +252,10 @@ impl Gateway {
     fn looked(&mut self, mut takeover: Takeover, bytes: &[u8], locks: &[ClientName]) {
         // A record that cannot be read is left alone.
         let Ok(record) = Record::decode(bytes) else { return self.give_up() };
+        if self.is_another(&record) {
+            return self.orphan(Lost::Anew);
+        }
+        self.tag = Some(record.tag());
         if takeover.epoch.is_some_and(|epoch| epoch != record.epoch) {
             self.become_standby();
             return self.adopt(Box::new(record));
@@ -325,6 +335,10 @@ impl Gateway {
     /// Stands for the next owner, with the record as it is behind the fence.
     fn stand(&mut self, fresh: Fresh, bytes: &[u8]) -> Option<Step> {
         let record = Record::decode(bytes).ok().filter(|record| self.has_images_of(record))?;
+        // Another one is found by the next client, too.
+        if self.is_another(&record) {
+            return None;
+        }
         let (client, Config { me, portals, .. }) = (self.client()?.clone(), self.config);
         let me = Owner { gateway: me, client, portals };
         let candidate = fresh.candidate(Box::new(record), me).ok()?;
@@ -348,6 +362,7 @@ impl Gateway {
             self.act(Action::Attention(Attention::ReservationsChanged));
         }
         self.role = Role::Owner(None);
+        self.hindered = false;
         self.set_gate(Gate::open(epoch));
         self.act(Action::Access(epoch, record.ports.clone(), crate::Access::of(&record)));
         self.record = Some(record);

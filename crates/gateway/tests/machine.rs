@@ -4,9 +4,9 @@ use std::time::Duration;
 
 use lunet_gateway::{
     Access, AccessState, Ack, Action, Admission, Answer, Attention, ClientName, Condition, Config,
-    Contents, Epoch, Failure, Gateway, GatewayId, Input, LONG_ENOUGH, Message, Notice, NotifyId,
-    OpId, Order, Outcome, Owner, Port, Portals, Record, Refusal, Registered, Reply, Request,
-    Reserved, Response, Sanitize, TEN_YEARS, Taker, Volume,
+    Contents, Epoch, Failure, Gateway, GatewayId, Input, LONG_ENOUGH, Lost, Message, Notice,
+    NotifyId, OpId, Order, Outcome, Owner, Port, Portals, Record, Refusal, Registered, Reply,
+    Request, Reserved, Response, Sanitize, TEN_YEARS, Tag, Taker, Volume,
 };
 
 const SECOND: Duration = Duration::from_secs(1);
@@ -26,6 +26,11 @@ fn record(epoch: u64, owner: Option<u16>) -> Record {
         portals: Portals::default(),
     });
     record
+}
+
+/// The tag of [`record`].
+fn tag() -> Tag {
+    record(1, None).tag()
 }
 
 /// A client that has the images of [`record`] open, which are none.
@@ -112,12 +117,12 @@ impl Bench {
         let actions: Vec<_> = std::iter::from_fn(|| self.gateway.action()).collect();
         for action in &actions {
             if let Action::Notify(op, bytes, _) = action
-                && matches!(Message::decode(bytes), Ok(Message::Changed(_)))
+                && matches!(Message::decode(bytes), Ok((_, Message::Changed(_))))
             {
                 self.announced = Some(*op);
             }
             if let Action::Notify(op, bytes, _) = action
-                && matches!(Message::decode(bytes), Ok(Message::Ping(_)))
+                && matches!(Message::decode(bytes), Ok((_, Message::Ping(_))))
             {
                 self.ping = Some(*op);
             }
@@ -210,7 +215,7 @@ impl Bench {
     }
 
     fn notified(&mut self, message: &Message) -> Vec<Action> {
-        self.input(Input::Notified(NotifyId(9), message.encode()))
+        self.input(Input::Notified(NotifyId(9), message.encode(tag())))
     }
 
     /// Lets time pass, second by second: the read of the record that was begun.
@@ -554,6 +559,163 @@ fn an_owner_that_is_deposed_says_nothing_more() {
     assert!(Failure::TimedOut.may_take_effect() && !Failure::Blocklisted.may_take_effect());
 }
 
+/// A record of the same name that was made behind [`record`].
+fn anew(epoch: u64, owner: Option<u16>) -> Record {
+    Record { secret: [8; 32], ..record(epoch, owner) }
+}
+
+#[test]
+fn a_message_of_another_record_fences_nobody_and_is_told_nothing() {
+    let other = anew(1, None).tag();
+    let job = Message::Job(Epoch(5), "client.9".into(), 1, vec![1]);
+    let move_away = Message::Move(Epoch(5), GatewayId(2));
+    for message in [Message::Ping(Epoch(90)), Message::Changed(Epoch(90)), job, move_away] {
+        let mut bench = Bench::owner();
+        let actions = bench.input(Input::Notified(NotifyId(9), message.encode(other)));
+        let [Action::Acknowledge(NotifyId(9), told), Action::ReadRecord(op)] = &actions[..] else {
+            panic!("{actions:?}")
+        };
+        assert_eq!(*told, []);
+        let same = Ok(Reply::Record(bytes(&record(5, Some(1)))));
+        assert_eq!(bench.done(*op, same), []);
+        assert_eq!(bench.gateway.condition(), Condition::Owner);
+    }
+}
+
+/// What of a gateway that has lost its record is left: closed, without a client, and told of once.
+fn is_orphaned(bench: &mut Bench, actions: &[Action], lost: Lost) {
+    assert_eq!(actions.last(), Some(&Action::Notice(Notice::Orphaned(lost))), "{actions:?}");
+    let mut drops = actions.iter();
+    assert!(drops.any(|action| matches!(action, Action::DropClient { .. })), "{actions:?}");
+    let access = actions.iter().find_map(|action| match action {
+        Action::Access(_, _, Access(states)) => Some(states.clone()),
+        _ => None,
+    });
+    let states = access.expect("access states");
+    assert!(states.iter().all(|(_, state)| *state == AccessState::Standby), "{states:?}");
+    assert_eq!(bench.gateway.condition(), Condition::Orphaned);
+    let gate = bench.gateway.gate();
+    assert_eq!(gate.admits(gate.connected().stamp()), Admission::Standby);
+    assert_eq!(bench.gateway.timeout(), None);
+    for order in [Order::TakeOver, Order::MoveTo(GatewayId(2))] {
+        let refused = Action::Refuse(order, Refusal::Orphaned);
+        assert_eq!(bench.input(Input::Order(order)), [refused]);
+    }
+    bench.now += 100 * SECOND;
+    assert_eq!(bench.input(Input::Tick), []);
+    // Behind its client nothing comes; if it does, it is told nothing.
+    let silent = [Action::Acknowledge(NotifyId(9), Vec::new())];
+    assert_eq!(bench.notified(&Message::Ping(Epoch(90)))[1..], []);
+    let other = Message::Ping(Epoch(1)).encode(anew(1, None).tag());
+    assert_eq!(bench.input(Input::Notified(NotifyId(9), other)), silent);
+}
+
+#[test]
+fn a_gateway_whose_record_is_another_one_does_nothing_more() {
+    let read = |lost| match lost {
+        Lost::Anew => Ok(Reply::Record(bytes(&anew(1, Some(2))))),
+        Lost::Gone => Err(Failure::NoRecord(lost)),
+    };
+    for lost in [Lost::Anew, Lost::Gone] {
+        let mut owner = Bench::owner();
+        owner.pass(1);
+        let op = owner.pass(5).unwrap();
+        let actions = owner.done(op, read(lost));
+        assert!(matches!(actions[..2], [Action::StopAnswering(_), Action::AbortConnections]));
+        is_orphaned(&mut owner, &actions, lost);
+
+        let mut standby = Bench::standby(&record(4, Some(2)));
+        let changed = Message::Changed(Epoch(1)).encode(anew(1, None).tag());
+        let actions = standby.input(Input::Notified(NotifyId(9), changed));
+        let op = op_of(&actions, |action| match action {
+            Action::ReadRecord(op) => Some(*op),
+            _ => None,
+        });
+        let actions = standby.done(op, read(lost));
+        assert!(!actions.iter().any(|action| matches!(action, Action::StopAnswering(_))));
+        is_orphaned(&mut standby, &actions, lost);
+
+        // Its client has come to its end by the record's.
+        let mut owner = Bench::owner();
+        let actions = owner.input(Input::WatchFailed(OpId(1)));
+        let op = op_of(&actions, |action| match action {
+            Action::NewClient(op) => Some(*op),
+            _ => None,
+        });
+        let actions = owner.done(op, Err(Failure::NoRecord(lost)));
+        is_orphaned(&mut owner, &actions, lost);
+    }
+    let mut taker = Bench::standby(&record(4, Some(2)));
+    let actions = taker.input(Input::Order(Order::TakeOver));
+    let op = op_of(&actions, |action| match action {
+        Action::Look(op) => Some(*op),
+        _ => None,
+    });
+    let seen = Reply::Seen { record: bytes(&anew(4, Some(2))), locks: Vec::new() };
+    let actions = taker.done(op, Ok(seen));
+    is_orphaned(&mut taker, &actions, Lost::Anew);
+}
+
+#[test]
+fn a_gateway_that_has_never_read_a_record_waits_for_one() {
+    let config = Config { me: GatewayId(1), rank: 0, portals: portals(1) };
+    let mut bench =
+        Bench { gateway: Gateway::new(config, SECOND), now: SECOND, ping: None, announced: None };
+    let actions = bench.actions();
+    let [Action::NewClient(op)] = actions[..] else { panic!("{actions:?}") };
+    assert_eq!(bench.done(op, Err(Failure::NoRecord(Lost::Gone))), []);
+    assert_eq!(bench.gateway.condition(), Condition::Fenced);
+    bench.now += SECOND;
+    assert!(matches!(bench.input(Input::Tick)[..], [Action::NewClient(_)]));
+}
+
+#[test]
+fn an_owner_knows_who_would_take_over_and_a_standby_that_the_owner_is_back() {
+    let mut bench = Bench::owner();
+    bench.pass(1);
+    let mut asked = Vec::new();
+    for _ in 0..5 {
+        bench.now += SECOND;
+        asked.extend(bench.input(Input::Tick));
+    }
+    let op = op_of(&asked, |action| match action {
+        Action::Notify(op, bytes, _) => {
+            let ping = Message::Ping(Epoch(5));
+            (Message::decode(bytes) == Ok((tag(), ping))).then_some(*op)
+        }
+        _ => None,
+    });
+    let answers = [2, 0].map(|n| Response::NotOwner(Epoch(5), GatewayId(n)));
+    let actions = bench.done(op, acks(&answers, true));
+    assert_eq!(actions, [Action::Present(vec![GatewayId(0), GatewayId(2)])]);
+
+    let mut standby = Bench::standby(&record(4, Some(2)));
+    let told = |actions: &[Action]| actions.iter().filter(|it| **it == Action::Settled).count();
+    let there = [Response::Owner(Epoch(4))];
+    assert_eq!(told(&standby.pings(3, &there, Duration::ZERO)), 0);
+    // A takeover that has come to nothing.
+    let actions = standby.input(Input::Order(Order::TakeOver));
+    let op = op_of(&actions, |action| match action {
+        Action::Look(op) => Some(*op),
+        _ => None,
+    });
+    let other = Reply::Seen { record: bytes(&record(4, Some(2))), locks: vec![client(77)] };
+    let mut actions = standby.done(op, Ok(other.clone()));
+    while standby.gateway.condition() == Condition::TakingOver {
+        standby.now += SECOND;
+        actions = standby.input(Input::Tick);
+        if let Some(op) = actions.iter().find_map(|action| match action {
+            Action::Look(op) => Some(*op),
+            _ => None,
+        }) {
+            actions = standby.done(op, Ok(other.clone()));
+        }
+    }
+    assert!(matches!(actions.last(), Some(Action::Notice(Notice::InUse { .. }))), "{actions:?}");
+    let later = (0..3).map(|_| told(&standby.pings(1, &there, Duration::ZERO)));
+    assert_eq!(later.sum::<usize>(), 1);
+}
+
 #[test]
 fn an_owner_that_hears_nothing_of_the_cluster_is_fenced_and_one_that_stood_still_is_not() {
     let mut bench = Bench::owner();
@@ -706,7 +868,7 @@ fn a_standby_reports_the_mode_pages_of_each_record_once() {
     };
     let mut bench = Bench::standby(&kept(7, &[1]));
     let mut reported = |revision, modes: &[u8]| {
-        let changed = Input::Notified(NotifyId(revision), Message::Changed(Epoch(4)).encode());
+        let changed = Input::Notified(NotifyId(revision), Message::Changed(Epoch(4)).encode(tag()));
         let actions = bench.input(changed);
         let read = actions.iter().find_map(|action| match action {
             Action::ReadRecord(op) => Some(*op),
@@ -740,7 +902,7 @@ fn a_standby_tells_of_registrations_that_are_gone_and_of_marks_and_of_nothing_el
     let mut bench = Bench::standby(&registered(7, &[1, 2], Sanitize::None));
     let mut learns = |record: Record| {
         let revision = record.revision;
-        let changed = Input::Notified(NotifyId(revision), Message::Changed(Epoch(4)).encode());
+        let changed = Input::Notified(NotifyId(revision), Message::Changed(Epoch(4)).encode(tag()));
         let actions = bench.input(changed);
         let read = actions.iter().find_map(|action| match action {
             Action::ReadRecord(op) => Some(*op),
@@ -763,7 +925,7 @@ fn an_heir_whose_own_takeover_came_too_late_takes_the_group_at_once() {
     let actions = bench.input(Input::Order(Order::TakeOver));
     let moved = Record { heir: Some(GatewayId(1)), ..record(5, None) };
     // The owner gives the group away meanwhile: what is read behind the fence is another epoch.
-    let changed = Input::Notified(NotifyId(1), Message::Changed(Epoch(5)).encode());
+    let changed = Input::Notified(NotifyId(1), Message::Changed(Epoch(5)).encode(tag()));
     let told = bench.input(changed);
     let op = told.iter().find_map(|action| match action {
         Action::ReadRecord(op) => Some(*op),
@@ -1020,7 +1182,7 @@ fn a_standby_opens_the_images_that_the_record_names_now() {
     let mut bench = Bench::standby(&record(4, Some(0)));
     let mut next = record(5, None);
     next.contents.volumes = vec![volume("rbd/a")];
-    let changed = Message::Changed(Epoch(5)).encode();
+    let changed = Message::Changed(Epoch(5)).encode(tag());
     let actions = bench.input(Input::Notified(NotifyId(1), changed));
     let read = op_of(&actions, |action| match action {
         Action::ReadRecord(op) => Some(*op),
@@ -1079,7 +1241,7 @@ fn a_takeover_looks_at_all_images_of_the_record() {
 /// What a standby asks the owner: the operation, and the message.
 fn asked(actions: &[Action]) -> (OpId, Message) {
     let asks = |action: &Action| match action {
-        Action::Notify(op, bytes, _) => Some((*op, Message::decode(bytes).ok()?)),
+        Action::Notify(op, bytes, _) => Some((*op, Message::decode(bytes).ok()?.1)),
         _ => None,
     };
     let mut all = actions.iter().filter_map(asks);
@@ -1105,12 +1267,12 @@ fn a_job_of_a_standby_is_done_by_the_owner_once() {
     one.now += 5 * SECOND;
     let (again, same) = asked(&one.done(op, acks(&[], false)));
     assert_eq!(same, job);
-    assert_eq!(owner.input(Input::Notified(NotifyId(10), same.encode())), []);
+    assert_eq!(owner.input(Input::Notified(NotifyId(10), same.encode(tag()))), []);
     let done = Response::Job(vec![3]);
     let told = |notify| Action::Acknowledge(NotifyId(notify), done.encode());
     assert_eq!(owner.input(Input::JobDone(*number, vec![3])), [told(9), told(10)]);
     // A notify that comes late begins nothing.
-    assert_eq!(owner.input(Input::Notified(NotifyId(11), job.encode())), [told(11)]);
+    assert_eq!(owner.input(Input::Notified(NotifyId(11), job.encode(tag()))), [told(11)]);
     let outcome = Outcome::Answer(vec![3]);
     assert_eq!(one.done(again, acks(&[done], true)), [Action::JobTold(7, outcome)]);
     // Another one of the same gateway is another one.

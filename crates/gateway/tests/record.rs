@@ -4,7 +4,8 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, SocketAddrV6};
 
 use lunet_gateway::{
     Access, AccessState, ClientName, Contents, Epoch, GatewayId, MAX_VOLUMES, Malformed, Message,
-    Owner, Port, Portals, Record, Refusal, Registered, Reserved, Response, Sanitize, Taker, Volume,
+    Owner, Port, Portals, Record, Refusal, Registered, Reserved, Response, Sanitize, Tag, Taker,
+    Volume,
 };
 use lunet_reservations::{Kind, Register, Registrant, Reservations};
 use proptest::collection::vec;
@@ -119,8 +120,8 @@ proptest! {
     #[test]
     fn any_bytes_are_refused_or_have_one_encoding(bytes in vec(any::<u8>(), 0..60)) {
         prop_assert!(Record::decode(&bytes).is_err());
-        if let Ok(message) = Message::decode(&bytes) {
-            prop_assert_eq!(message.encode(), bytes.clone());
+        if let Ok((of, message)) = Message::decode(&bytes) {
+            prop_assert_eq!(message.encode(of), bytes.clone());
         }
         if let Ok(response) = Response::decode(&bytes) {
             prop_assert_eq!(response.encode(), bytes);
@@ -142,7 +143,8 @@ proptest! {
             3 => (job, Response::Job(body)),
             _ => (job, Response::JobRefused(Refusal::Crowded)),
         };
-        prop_assert_eq!(Message::decode(&message.encode()), Ok(message));
+        let of = Tag(epoch.0.rotate_left(9));
+        prop_assert_eq!(Message::decode(&message.encode(of)), Ok((of, message)));
         prop_assert_eq!(Response::decode(&response.encode()), Ok(response));
     }
 
@@ -161,6 +163,18 @@ proptest! {
 
 fn plain() -> Record {
     Record::new("iqn.2026-11.local:g", [7; 32], Vec::new(), Contents::default())
+}
+
+#[test]
+fn a_record_that_is_made_anew_is_another_one() {
+    let made =
+        |byte| Record::new("iqn.2026-11.local:g", [byte; 32], Vec::new(), Contents::default());
+    let (one, two) = (made(1), made(2));
+    assert_ne!(one.tag(), two.tag());
+    // Compare-and-set by what was known of the one does not replace the other.
+    assert_ne!((one.epoch, one.revision), (two.epoch, two.revision));
+    let changed = Record { epoch: Epoch(9), revision: 3, ..one.clone() };
+    assert_eq!(one.tag(), changed.tag());
 }
 
 #[test]

@@ -9,8 +9,8 @@ use std::thread::{Builder, JoinHandle};
 use std::time::{Duration, Instant};
 
 use lunet_gateway::{
-    Action, Condition, Contents, Epoch, Failure, Gateway, GatewayId, Input, Job, NotifyId, OpId,
-    Order, Outcome, Record, Reply, Request, Result, Volume,
+    Action, Condition, Contents, Epoch, Failure, Gateway, GatewayId, Input, Job, Lost, NotifyId,
+    OpId, Order, Outcome, Record, Reply, Request, Result, Volume,
 };
 use lunet_rbd::{ImageName, Place, Watched};
 
@@ -73,7 +73,9 @@ pub struct Status {
 
 impl Status {
     fn of(gateway: &Gateway) -> Self {
-        let record = gateway.record();
+        // What a gateway that has lost its record knows of it is true of nothing.
+        let is_orphaned = gateway.condition() == Condition::Orphaned;
+        let record = gateway.record().filter(|_| !is_orphaned);
         Self {
             condition: gateway.condition(),
             epoch: record.map_or(Epoch(0), |record| record.epoch),
@@ -551,6 +553,8 @@ impl Driver {
             }
             Action::Refuse(order, refusal) => serving.refuse(order, refusal),
             Action::Notice(notice) => serving.notice(&notice),
+            Action::Settled => serving.settled(),
+            Action::Present(standbys) => serving.present(&standbys),
             Action::NewClient(_)
             | Action::DropClient { .. }
             | Action::ReadRecord(_)
@@ -589,8 +593,9 @@ impl Driver {
     fn make_client(&mut self, op: OpId) {
         self.making = Some(op);
         let (config, sender) = (self.config.clone(), self.sender.clone());
+        let known = self.gateway.tag();
         let made = Builder::new().name("lunet-group-open".into()).spawn(move || {
-            let made = Session::open(&config, op, sender.clone());
+            let made = Session::open(&config, op, sender.clone(), known);
             // A client that nobody waits for is closed here, on this thread.
             drop(sender.send(Event::Made(op, Box::new(made))));
         });
@@ -622,6 +627,9 @@ impl Driver {
                 }
                 Some(Input::Done(op, Ok(reply)))
             }
+            // The machine has more to say about it.
+            Err(Error::None(_)) if self.gateway.tag().is_some() => Some(lost(op, Lost::Gone)),
+            Err(Error::Anew(_)) => Some(lost(op, Lost::Anew)),
             Err(error) => {
                 self.drop_client(false);
                 let text = error.to_string();
@@ -809,6 +817,11 @@ impl Driver {
             Watched::Failed(_) => Input::WatchFailed(op),
         })
     }
+}
+
+/// There is no client, as the record is not there any more.
+const fn lost(op: OpId, lost: Lost) -> Input {
+    Input::Done(op, Err(Failure::NoRecord(lost)))
 }
 
 /// Closes a client on a thread that may wait for the cluster, and waits for its locks at most.

@@ -4,8 +4,8 @@ use std::sync::Arc;
 use std::sync::mpsc::Sender;
 
 use lunet_gateway::{
-    Access, Action, Answer, Attention, Epoch, Gate, Input, Job, Notice, OpId, Order, Port, Portals,
-    Record, Refusal, Registered, Reply, Request,
+    Access, Action, Answer, Attention, Epoch, Gate, GatewayId, Input, Job, Notice, OpId, Order,
+    Port, Portals, Record, Refusal, Registered, Reply, Request,
 };
 use lunet_rbd::Image;
 
@@ -109,6 +109,14 @@ pub trait Serving: Send {
 
     /// Something that an administrator has to know: for the log.
     fn notice(&mut self, notice: &Notice);
+
+    /// What hindered takeovers, as it was [told](Self::notice), is over.
+    fn settled(&mut self) {}
+
+    /// The other gateways that have answered this one, which owns the group: asked for every few seconds.
+    fn present(&mut self, standbys: &[GatewayId]) {
+        let _ = standbys;
+    }
 
     /// The group has no connection to the cluster, and why; it is tried again each second, and told again when the reason is
     /// another one. `None`: it has one.

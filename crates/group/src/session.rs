@@ -7,8 +7,8 @@ use std::sync::mpsc::Sender;
 use std::time::{Duration, Instant};
 
 use lunet_gateway::{
-    Ack, ClientName, Epoch, Failure, GatewayId, Message, OpId, Record, Reply, Response, Result,
-    Volume,
+    Ack, ClientName, Epoch, Failure, GatewayId, Lost, Message, OpId, Record, Reply, Response,
+    Result, Tag, Volume,
 };
 use lunet_rbd::{Client, Image, ImageName, Object};
 
@@ -86,11 +86,13 @@ fn failed<T>(result: std::result::Result<T, i32>) -> Result<T> {
 }
 
 impl Session {
-    /// Makes a client, opens the images that the record names, without their locks, and watches the record.
+    /// Makes a client, opens the images that the record names, without their locks, and watches the record. `known`: of which
+    /// record the gateway is; one of another is given no client.
     pub fn open(
         config: &Config,
         op: OpId,
         sender: Sender<Event>,
+        known: Option<Tag>,
     ) -> std::result::Result<Self, Error> {
         let group = &config.group;
         let client = store::connect(group)?;
@@ -99,6 +101,32 @@ impl Session {
         let name = ClientName { address, lock: client.name() };
         let object = store::open(&client, &group.name)?;
         let record = store::load(&object, &group.name)?;
+        let is_another = known.is_some_and(|known| known != record.tag());
+        let opened = Self::configured(config, op, &sender, (name, object, record));
+        if is_another {
+            // What the gateways share now is kept here all the same, for the next start.
+            return Err(Error::Anew(store::object_of(&group.name)));
+        }
+        let mut session = opened?;
+        config.agrees.ask(&session.record).map_err(Error::Disagrees)?;
+        let volumes = session.record.contents.volumes.iter();
+        let images = volumes.map(|volume| open_known(&client, volume));
+        session.images = images.collect::<std::result::Result<_, _>>()?;
+        // Without a receiver the group has ended.
+        let tell = move |watched| drop(sender.send(Event::Watched(op, watched)));
+        let watched = session.object.watch(Box::new(tell));
+        watched.map_err(|errno| Error::of("watch the group's record", errno))?;
+        Ok(session)
+    }
+
+    /// A client that knows the record, and serves by the configuration that the cluster has of the group.
+    fn configured(
+        config: &Config,
+        op: OpId,
+        sender: &Sender<Event>,
+        (name, object, record): (ClientName, Object, Record),
+    ) -> std::result::Result<Self, Error> {
+        let (group, client) = (&config.group, object.client().clone());
         let of_config = shared::open(&client, &group.name)?;
         let sharing = config.shared.as_ref().map(|shares| -> std::result::Result<_, Error> {
             watch_config(&of_config, &group.name, op, sender.clone())?;
@@ -108,18 +136,10 @@ impl Session {
         let sharing = sharing.transpose()?;
         let images = Vec::new();
         let (config_object, silence) = (of_config, Silence::default());
-        let mut session =
+        let session =
             Self { op, name, record, images, object, config: config_object, sharing, silence };
         // First: what this gateway has kept of it may be of a group that was made anew since.
         session.catch_up(&group.name)?;
-        config.agrees.ask(&session.record).map_err(Error::Disagrees)?;
-        let volumes = session.record.contents.volumes.iter();
-        let images = volumes.map(|volume| open_known(&client, volume));
-        session.images = images.collect::<std::result::Result<_, _>>()?;
-        // Without a receiver the group has ended.
-        let tell = move |watched| drop(sender.send(Event::Watched(op, watched)));
-        let watched = session.object.watch(Box::new(tell));
-        watched.map_err(|errno| Error::of("watch the group's record", errno))?;
         Ok(session)
     }
 
@@ -190,7 +210,8 @@ impl Session {
         let unasked = |errno| Error::of("ask the other gateways", errno);
         let record = self.object.read().map_err(unasked)?;
         let record = Record::decode(&record).map_err(|_| unasked(INVALID))?;
-        let acks = self.object.notify(&Message::Ping(record.epoch).encode(), ROLL_LIMIT);
+        let acks =
+            self.object.notify(&Message::Ping(record.epoch).encode(record.tag()), ROLL_LIMIT);
         let answers = acks.map_err(unasked)?.answers;
         let owner = record.owner.as_ref().map(|owner| owner.gateway);
         let present = |answer: &Vec<u8>| match Response::decode(answer).ok()? {
@@ -254,8 +275,16 @@ impl Session {
         self.object.acknowledge(notify, answer);
     }
 
+    /// Those of the record.
+    fn bytes(&self) -> Result<Vec<u8>> {
+        self.object.read().map_err(|errno| match errno {
+            store::ENOENT => Failure::NoRecord(Lost::Gone),
+            errno => Failure::from_errno(errno),
+        })
+    }
+
     pub fn read(&self) -> Result {
-        failed(self.object.read()).map(Reply::Record)
+        self.bytes().map(Reply::Record)
     }
 
     /// Sees whether the group can have more images: [`may_have`].
@@ -274,7 +303,7 @@ impl Session {
     }
 
     pub fn look(&self) -> Result {
-        let record = failed(self.object.read())?;
+        let record = self.bytes()?;
         let mut locks = Vec::new();
         for image in &self.images {
             let locker = failed(image.locker())?;

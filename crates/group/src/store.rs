@@ -34,6 +34,11 @@ pub enum Error {
     /// There is no record.
     #[error("there is no such group: its record, the object {0}, is not there")]
     None(String),
+    /// The record is another one than that which this gateway knows.
+    #[error(
+        "the record of the group, the object {0}, was made anew since: restart lunet on this gateway"
+    )]
+    Anew(String),
     /// There is one already.
     #[error("there is such a group already: the object {0} is there")]
     Exists(String),

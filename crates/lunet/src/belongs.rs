@@ -200,7 +200,7 @@ fn refused(
             format!(
                 "and there is no identity in it now{missing}: if its file system is not mounted,"
             ),
-            "If that is gone for good (initiators will see other volumes)",
+            "If that is gone for good (initiators will see other volumes, but for those of failover groups)",
         ),
         Some(now) => (
             format!(

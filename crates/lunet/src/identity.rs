@@ -91,7 +91,7 @@ fn of_text(path: &Path, text: &str) -> Result<Machine> {
     if !is_uuid(uuid) || names.is_some_and(|names| names != LONG) || lines.next().is_some() {
         bail!(
             "{}: this is not an identity that lunet has written: restore it from a backup, or \
-             remove it, and initiators will see other volumes",
+             remove it, and initiators will see other volumes, but for those of failover groups",
             path.display()
         );
     }

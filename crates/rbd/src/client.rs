@@ -276,6 +276,19 @@ impl Pool {
         unsafe { (rados.rados_ioctx_set_namespace)(io, namespace.as_ptr()) };
         Ok(Self { io, client: Arc::clone(client) })
     }
+
+    /// The same for images: what needs room in a pool that is full, or at its quota, fails (ENOSPC, EDQUOT). librados would have
+    /// it wait for room otherwise, for as long as that takes.
+    pub fn open_for_images(
+        client: &Arc<Client>,
+        name: &str,
+        namespace: &str,
+    ) -> Result<Self, Error> {
+        let pool = Self::open(client, name, namespace)?;
+        // SAFETY: the pool is open. What is opened by it, such as an image, gets the same flag.
+        unsafe { (client.library.rados.rados_set_pool_full_try)(pool.io) };
+        Ok(pool)
+    }
 }
 
 impl Drop for Pool {

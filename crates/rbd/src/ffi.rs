@@ -133,6 +133,7 @@ table! {
         rados_ioctx_create: fn(Rados, *const c_char, *mut IoCtx) -> c_int;
         rados_ioctx_set_namespace: fn(IoCtx, *const c_char);
         rados_ioctx_destroy: fn(IoCtx);
+        rados_set_pool_full_try: fn(IoCtx);
         rados_mon_command: fn(
             Rados, *mut *const c_char, usize, *const c_char, usize, *mut *mut c_char, *mut usize, *mut *mut c_char, *mut usize
         ) -> c_int;

@@ -3,7 +3,7 @@
 use std::ffi::{c_char, c_int, c_void};
 use std::fmt;
 use std::ptr;
-use std::sync::atomic::{AtomicBool, AtomicI32, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicI32, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use std::time::{Duration, Instant};
 
@@ -18,6 +18,9 @@ use crate::{Error, ImageName, Library, Place};
 
 /// How long it counts how much of an image has data.
 const USED_FOR: Duration = Duration::from_secs(60);
+
+/// After how long without a refusal a change that succeeds shows that the pool has room again: some need none.
+const ROOM_AGAIN: Duration = Duration::from_secs(30);
 
 /// What librbd tells of its progress is nothing to anybody.
 unsafe extern "C" fn goes_on(_done: u64, _of: u64, _with: *mut c_void) -> c_int {
@@ -59,6 +62,9 @@ pub struct Image {
     used: Mutex<Option<(Instant, u64)>>,
     /// The error number by which it was found out that the image is this client's no more; 0 if it is.
     lost: AtomicI32,
+    opened: Instant,
+    /// When a request was refused last for want of room, in milliseconds behind `opened`; 0: none was, or there is room again.
+    full: AtomicU64,
     /// Closed after the handle.
     pool: Pool,
     _counted: Counted,
@@ -102,7 +108,7 @@ impl Image {
         name: &ImageName,
         read_only: bool,
     ) -> Result<Self, Error> {
-        let pool = Pool::open(client, name.pool(), name.namespace())?;
+        let pool = Pool::open_for_images(client, name.pool(), name.namespace())?;
         let image = c_string(name.image());
         let rbd = &client.library.rbd;
         let open = if read_only { rbd.rbd_open_read_only } else { rbd.rbd_open };
@@ -127,6 +133,8 @@ impl Image {
             fast_diff: false,
             used: Mutex::default(),
             lost: AtomicI32::new(0),
+            opened: Instant::now(),
+            full: AtomicU64::new(0),
             pool,
             _counted: Counted::new(),
         };
@@ -186,6 +194,25 @@ impl Image {
     /// Somebody has taken the image over: nothing is asked of it any more.
     pub fn give_up(&self, errno: i32) {
         self.lost.store(errno, Ordering::Release);
+    }
+
+    /// True if its pool, or its quota, is full, as far as requests that change the image have shown.
+    pub fn is_full(&self) -> bool {
+        self.full.load(Ordering::Relaxed) != 0
+    }
+
+    /// A request that changes the image has ended, and has had room or not.
+    pub fn had_room(&self, had: bool) {
+        let at = self.full.load(Ordering::Relaxed);
+        if had && at == 0 {
+            return;
+        }
+        let now = u64::try_from(self.opened.elapsed().as_millis()).unwrap_or(u64::MAX);
+        if !had {
+            self.full.store(now.max(1), Ordering::Relaxed);
+        } else if Duration::from_millis(now - at.min(now)) >= ROOM_AGAIN {
+            self.full.store(0, Ordering::Relaxed);
+        }
     }
 
     /// The place by which it can be opened anew after it was [lost](Self::lost): this client is never let in again, and what

@@ -127,7 +127,7 @@ impl Image {
     /// # Errors
     /// The cluster's; [`Error::Exists`] if there is such an image.
     pub fn clone_to(&self, snapshot: &str, to: &ImageName) -> Result<(), Error> {
-        let target = Pool::open(self.client(), to.pool(), to.namespace())?;
+        let target = Pool::open_for_images(self.client(), to.pool(), to.namespace())?;
         let options = ImageOptions::new(self.library())?;
         // Of this format, a snapshot need not be protected, and may go before its clones.
         options.set(ffi::OPTION_CLONE_FORMAT, 2)?;
@@ -153,7 +153,7 @@ impl Image {
 /// Makes an image of so many bytes.
 pub(crate) fn create(place: &Place, size: u64) -> Result<(), Error> {
     let client = Arc::new(Client::connect(place)?);
-    let pool = Pool::open(&client, place.name.pool(), place.name.namespace())?;
+    let pool = Pool::open_for_images(&client, place.name.pool(), place.name.namespace())?;
     let options = ImageOptions::new(&client.library)?;
     let name = c_string(place.name.image());
     // SAFETY: the pool is open; reads the name and the options.

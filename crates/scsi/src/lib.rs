@@ -62,6 +62,8 @@ pub use execute::{execute, parameters};
 pub use lun::Lun;
 pub use nexus::{Attention, Nexus};
 pub use sanitize::Sanitize;
-pub use sense::{Code, CopyFault, FieldPointer, Forwarded, Key, Sense, SenseData, SenseFormat};
+pub use sense::{
+    Code, CopyFault, FieldPointer, Forwarded, Key, Sense, SenseCodes, SenseData, SenseFormat,
+};
 pub use state::{Modes, Sanitation, UnitState};
 pub use unit::{Identity, Limits, Target, Threshold, Unit};

@@ -404,9 +404,57 @@ impl Deref for SenseData {
     }
 }
 
+/// What the sense data of an answer tells, in either format: numbers, as another device server may have others than lunet.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct SenseCodes {
+    /// SENSE KEY.
+    pub key: u8,
+    /// ADDITIONAL SENSE CODE.
+    pub asc: u8,
+    /// ADDITIONAL SENSE CODE QUALIFIER.
+    pub ascq: u8,
+}
+
+impl SenseCodes {
+    /// Reads sense data; `None` for none, or for what is too short.
+    pub fn decode(sense: &[u8]) -> Option<Self> {
+        let (key, at) = match sense.first()? & 0x7F {
+            0x70 | 0x71 => (2, 12),
+            0x72 | 0x73 => (1, 2),
+            _ => return None,
+        };
+        let byte = |at: usize| sense.get(at).copied();
+        Some(Self { key: byte(key)? & 0x0F, asc: byte(at)?, ascq: byte(at + 1)? })
+    }
+
+    /// The sense key is NOT READY.
+    pub const fn is_not_ready(self) -> bool {
+        self.key == Key::NotReady as u8
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn sense_data_of_either_format_is_read() {
+        let sense = Sense::new(Key::NotReady, Code::NEXUS_LOSS);
+        for format in [SenseFormat::Fixed, SenseFormat::Descriptor] {
+            let data = sense.encode(format);
+            let told = SenseCodes::decode(&data).unwrap();
+            assert_eq!(told, SenseCodes { key: 2, asc: 0x29, ascq: 7 });
+            assert!(told.is_not_ready());
+            // Of a command before.
+            let told = SenseCodes::decode(
+                &Sense::deferred(Key::MediumError, Code::NEXUS_LOSS).encode(format),
+            );
+            assert_eq!(told.map(|told| (told.key, told.is_not_ready())), Some((3, false)));
+            assert_eq!(SenseCodes::decode(&data[..3]), None);
+        }
+        assert_eq!(SenseCodes::decode(&[]), None);
+        assert_eq!(SenseCodes::decode(&[0x12; 18]), None);
+    }
 
     #[test]
     fn fixed_format() {

@@ -13,8 +13,8 @@ pub fn run(data: &[u8]) {
         let written = shared.encode().expect("it was read");
         assert_eq!(Shared::decode(&written), Ok(shared));
     }
-    if let Ok(message) = Message::decode(data) {
-        assert_eq!(message.encode(), data);
+    if let Ok((of, message)) = Message::decode(data) {
+        assert_eq!(message.encode(of), data);
     }
     if let Ok(response) = Response::decode(data) {
         assert_eq!(response.encode(), data);

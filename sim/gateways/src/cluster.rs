@@ -4,10 +4,10 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use lunet_gateway::{Ack, ClientName, Epoch, Failure, OpId, Record, Reply};
+use lunet_gateway::{Ack, ClientName, Epoch, Failure, Lost, OpId, Record, Reply};
 
 use crate::blocks::Value;
-use crate::world::{Event, World};
+use crate::world::{Event, World, new_record};
 use crate::{BLOCKS, MS, OSDS, Place, SEC, Time, VOLUMES};
 
 /// The OSD of the record.
@@ -17,6 +17,8 @@ const WATCH_LIMIT: Time = 30 * SEC;
 
 /// How long the monitors keep an entry of the blocklist after its end.
 const ENTRY_KEPT: Time = 5 * SEC;
+/// How long who runs gateways of a record before is shut out.
+const TEN_YEARS: Time = 315_360_000 * SEC;
 /// Entries of tools and administrators that last no longer are the default's.
 const SHORT: Time = 86_400 * SEC;
 
@@ -38,7 +40,7 @@ pub struct Cluster {
     pub no_quorum_until: Time,
     osds: [Osd; OSDS],
     blocks: [Value; VOLUMES * BLOCKS],
-    /// The record's bytes.
+    /// The record's bytes; empty: there is none.
     pub record: Vec<u8>,
     locks: [Option<ClientIx>; VOLUMES],
     watchers: Vec<ClientIx>,
@@ -162,6 +164,15 @@ impl Kind {
             _ => RECORD,
         }
     }
+
+    /// How it fails if there is no record.
+    fn without_record(&self) -> Option<Failure> {
+        match self {
+            Self::ReadRecord => Some(Failure::NoRecord(Lost::Gone)),
+            Self::Swap(..) | Self::Watch | Self::Notify(..) => Some(Failure::from_errno(2)),
+            _ => None,
+        }
+    }
 }
 
 /// An operation on its way.
@@ -234,7 +245,7 @@ impl Cluster {
 
     /// The client that the record names as the owner.
     pub fn owner(&self) -> Option<ClientIx> {
-        let record = Record::decode(&self.record).expect("the record is whole");
+        let record = Record::decode(&self.record).ok()?;
         record.owner.map(|owner| Self::by_address(&owner.client.address))
     }
 
@@ -271,6 +282,62 @@ impl Cluster {
 }
 
 impl World {
+    /// An administrator deletes the record: whoever watches it is told so.
+    pub fn delete_record(&mut self) {
+        let Ok(record) = Record::decode(&self.cluster.record) else { return };
+        self.cluster.record.clear();
+        self.generation += 1;
+        self.deleted = Some(record.contents);
+        self.blocked = None;
+        for watcher in std::mem::take(&mut self.cluster.watchers) {
+            let gateway = self.cluster.clients[watcher].gateway;
+            let at = self.now + self.chance.between(100, 2 * MS);
+            let at = at.max(self.nodes[gateway].cut_until);
+            self.to_node(gateway, at, Event::WatchFailed(watcher));
+        }
+        let at = self.now + self.chance.between(MS, 3 * SEC);
+        self.heals_at(at + SEC);
+        self.at(at, Event::MakeAnew);
+    }
+
+    /// And makes it anew: reservations are as they were, so that what hosts know of them is true. Then some gateway is started
+    /// again, others later, and others never.
+    pub fn make_anew(&mut self) {
+        let Some(contents) = self.deleted.take() else { return };
+        self.of_before = self.cluster.clients.len();
+        self.sweep();
+        let gateways = self.nodes.len();
+        self.cluster.record = new_record(gateways, self.generation, contents);
+        self.blocked = None;
+        let first = self.chance.below(gateways as u64) as usize;
+        for gateway in 0..gateways {
+            let again = gateway == first || self.chance.once_in(2);
+            if !again || !self.nodes[gateway].alive {
+                continue;
+            }
+            let at = match gateway == first {
+                true => self.now,
+                false => self.now + self.chance.below(20 * SEC),
+            };
+            self.heals_at(at + SEC);
+            self.at(at, Event::Restart(gateway));
+        }
+    }
+
+    /// Locks of gateways of a record before are broken, behind a fence that every OSD knows of.
+    pub fn sweep(&mut self) {
+        for image in 0..VOLUMES {
+            let Some(client) = self.cluster.locks[image] else { continue };
+            if client != FOREIGN && client < self.of_before {
+                self.blocklist(client, TEN_YEARS);
+                let map = self.cluster.map;
+                (0..OSDS).for_each(|osd| self.osd_learns(osd, map));
+                self.cluster.locks[image] = None;
+            }
+        }
+        self.at(self.now + SEC, Event::Sweep);
+    }
+
     /// A client's operation is handed to its RADOS client, which sends it soon.
     pub fn submit(&mut self, client: ClientIx, token: Token, kind: Kind) {
         let map = 0;
@@ -331,6 +398,9 @@ impl World {
 
     fn carry_out(&mut self, op: Op) {
         let Op { client, token, kind, .. } = op;
+        if let (true, Some(failure)) = (self.cluster.record.is_empty(), kind.without_record()) {
+            return self.give(client, token, Err(failure));
+        }
         let done = Ok(Given::Reply(Reply::Done));
         let given = match kind {
             Kind::ReadRecord => Ok(Given::Reply(Reply::Record(self.cluster.record.clone()))),
@@ -405,6 +475,9 @@ impl World {
                 let Record { epoch, revision, owner, .. } = &record;
                 let owner = owner.as_ref().map(|owner| owner.gateway.0);
                 self.tell(|| format!("client {client} writes {epoch:?}.{revision}: {owner:?}"));
+                if record.tag() != present.tag() {
+                    self.wrong("a record takes the place of another one".into());
+                }
                 if record.epoch < present.epoch || record.revision <= present.revision {
                     self.wrong("the record goes backwards".into());
                 }

@@ -42,6 +42,8 @@ pub enum Fault {
     TakeOver,
     /// An administrator wants something of the owner.
     Job,
+    /// An administrator deletes the record, and makes it anew later.
+    Anew,
 }
 
 impl World {
@@ -62,6 +64,7 @@ impl World {
             (Fault::Move, plan.moves),
             (Fault::TakeOver, plan.takeovers),
             (Fault::Job, plan.jobs),
+            (Fault::Anew, plan.anew),
         ];
         for (fault, count) in counts {
             for _ in 0..count {
@@ -82,7 +85,7 @@ impl World {
     }
 
     /// Nothing goes wrong after that time, as far as is known.
-    fn heals_at(&mut self, time: Time) {
+    pub fn heals_at(&mut self, time: Time) {
         self.healed = self.healed.max(time);
     }
 
@@ -146,6 +149,7 @@ impl World {
                 let any = self.chance.below(self.nodes.len() as u64) as usize;
                 self.wants_job(any);
             }
+            Fault::Anew => self.delete_record(),
             Fault::TakeOver => {
                 let any = self.chance.below(self.nodes.len() as u64) as usize;
                 self.order(any, Order::TakeOver);
@@ -269,6 +273,14 @@ impl World {
                 self.at(until, Event::Reachable(gateway));
             }
             _ => {}
+        }
+    }
+
+    /// An administrator starts a gateway again. One that does not run is started already.
+    pub fn restart(&mut self, gateway: usize) {
+        if self.nodes[gateway].alive {
+            self.kill(gateway, false);
+            self.at(self.now + 100 * MS, Event::Start(gateway));
         }
     }
 

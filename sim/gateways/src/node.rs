@@ -5,9 +5,9 @@ use std::rc::Rc;
 use std::time::Duration;
 
 use lunet_gateway::{
-    Action, Admission, Answer, Change, ClientName, Config, Contents, Epoch, Failure, Gate, Gateway,
-    GatewayId, Input, Link, Notice, NotifyId, OpId, Portals, Record, Refusal, Reply, Request,
-    Reserved, Stamp, Turn, Volume, Way,
+    Action, Admission, Answer, Change, ClientName, Condition, Config, Contents, Epoch, Failure,
+    Gate, Gateway, GatewayId, Input, Link, Lost, Notice, NotifyId, OpId, Portals, Record, Refusal,
+    Reply, Request, Reserved, Stamp, Turn, Volume, Way,
 };
 use lunet_reservations::{Kind as Reservation, Register, Registrant, Reservations};
 
@@ -250,6 +250,19 @@ impl World {
         Duration::from_micros(self.now - self.nodes[gateway].lag)
     }
 
+    /// The record that a gateway knows is the one that there is, or was last.
+    fn is_of_record(&self, gateway: usize) -> bool {
+        let secret = self.nodes[gateway].machine.record().map(|record| record.secret[0]);
+        secret.is_none_or(|secret| secret == 7 + self.generation)
+    }
+
+    /// A gateway's epoch among those of all records.
+    fn ordinal(&self, gateway: usize) -> Epoch {
+        let machine = &self.nodes[gateway].machine;
+        let record = u64::from(machine.record().map_or(0, |record| record.secret[0]));
+        Epoch((record << 32) + machine.gate().epoch().0)
+    }
+
     /// Gives a gateway's state machine an input, and does what it wants.
     pub fn feed(&mut self, gateway: usize, input: Input) {
         let clock = self.clock(gateway);
@@ -346,7 +359,8 @@ impl World {
                 self.nodes[gateway].reach = to.map(|to| (epoch, to));
             }
             Action::StopAnswering(_) => {
-                self.stopped += 1;
+                // One of a record that is gone has a cause.
+                self.stopped += u64::from(self.is_of_record(gateway));
                 let node = &mut self.nodes[gateway];
                 node.commands.clear();
                 node.held.clear();
@@ -361,7 +375,12 @@ impl World {
             Action::Modes(_) | Action::Attention(_) | Action::Preempted(_) => {}
             Action::Access(epoch, ports, access) => {
                 let told = (ports, access);
-                let known = self.access.entry(epoch).or_insert_with(|| told.clone());
+                let machine = &self.nodes[gateway].machine;
+                if machine.condition() == Condition::Orphaned {
+                    return;
+                }
+                let known =
+                    self.access.entry((machine.tag(), epoch)).or_insert_with(|| told.clone());
                 if *known != told {
                     self.wrong(format!("gateway {gateway} has other access states at {epoch:?}"));
                 }
@@ -384,7 +403,14 @@ impl World {
             Action::JobTold(id, outcome) => self.job_told(id, &outcome),
             Action::Refuse(_, Refusal::NotDrained) => self.refused_moves += 1,
             Action::Notice(Notice::ShortEntry { .. }) => self.short_entries += 1,
-            Action::Notice(Notice::InUse { .. } | Notice::NotDrained { .. }) => {}
+            Action::Notice(Notice::InUse { .. } | Notice::NotDrained { .. })
+            | Action::Settled
+            | Action::Present(_) => {}
+            Action::Notice(Notice::Orphaned(_)) => {
+                if self.generation == 0 {
+                    self.wrong(format!("gateway {gateway} has lost a record that is there"));
+                }
+            }
             Action::Notice(Notice::SameNumber(number)) => {
                 self.wrong(format!("gateway {number} is believed to be two"));
             }
@@ -461,6 +487,9 @@ impl World {
             }
             Ok(Given::Reply(Reply::Record(bytes))) if matches!(chain.what, Whole::Connect(_)) => {
                 let record = Record::decode(&bytes).expect("the record is whole");
+                if node.machine.tag().is_some_and(|tag| tag != record.tag()) {
+                    result = Err(Failure::NoRecord(Lost::Anew));
+                }
                 node.images = record.contents.volumes.iter().map(image_of).collect();
             }
             Ok(Given::Reply(reply)) => {
@@ -721,9 +750,10 @@ impl World {
         if blocked && writes {
             return self.to_node(gateway, self.now + MS, Event::Run(id));
         }
+        let epoch = self.ordinal(gateway);
         let kind = match command.wanted {
-            Wanted::Write(place, value) => Kind::Write(place, value, gate.epoch()),
-            _ => Kind::Read(place, gate.epoch()),
+            Wanted::Write(place, value) => Kind::Write(place, value, epoch),
+            _ => Kind::Read(place, epoch),
         };
         self.begin_io(gateway, id, kind, compares);
     }
@@ -767,7 +797,7 @@ impl World {
             (_, Err(failure)) => self.feed(gateway, Input::IoFailed(made_by, failure)),
             (Wanted::CompareAndWrite(place, expected, value), Ok(Given::Value(present))) => {
                 if present == expected {
-                    let epoch = node.machine.gate().epoch();
+                    let epoch = self.ordinal(gateway);
                     self.begin_io(gateway, id, Kind::Write(place, value, epoch), true);
                 } else {
                     self.end(gateway, id, Told::Miscompare(present));

@@ -44,6 +44,8 @@ pub struct Plan {
     pub returns: u8,
     /// Jobs that an administrator wants of the owner, by any gateway.
     pub jobs: u8,
+    /// Times that an administrator deletes the record and makes the group anew while gateways run, and starts some of them again.
+    pub anew: u8,
     /// Standbys pass commands on to the owner.
     pub relays: bool,
     /// A gateway is killed, stopped or cut off at that step of its work for the group: one after the other.
@@ -74,6 +76,7 @@ impl Plan {
         let volumes = if apart.once_in(3) { 1 + apart.below(3) as u8 } else { 0 };
         let returns = if !calm && apart.once_in(4) { 1 + apart.below(2) as u8 } else { 0 };
         let jobs = if apart.once_in(2) { 1 + apart.below(6) as u8 } else { 0 };
+        let anew = u8::from(apart.once_in(6));
         Self {
             gateways: 2 + chance.below(3) as u8,
             hosts: 1 + chance.below(3) as u8,
@@ -93,6 +96,7 @@ impl Plan {
             volumes,
             returns,
             jobs,
+            anew,
             relays,
             steps: (0..steps).map(|_| 1 + chance.below(60) as u32).collect(),
             spread,

@@ -171,7 +171,9 @@ impl World {
     /// A session of another gateway, at the owner.
     fn relay_comes(&mut self, (from, to): (usize, usize), session: u64, host: u8, epoch: Epoch) {
         let gate = self.nodes[to].gate();
-        if gate.is_open() && gate.epoch() == epoch {
+        // Both prove the secret of the record.
+        let is_of_record = self.nodes[from].machine().tag() == self.nodes[to].machine().tag();
+        if gate.is_open() && gate.epoch() == epoch && is_of_record {
             self.begin_session(to, session, host, Some(from));
         } else {
             self.carry((to, from), session, Carried::Ended);

@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, BinaryHeap, HashMap};
 
 use lunet_gateway::{
     Access, Contents, Epoch, Failure, Gate, GatewayId, Input, Job, NotifyId, OpId, Order, Port,
-    Record, Request, Reserved, Sanitize, Volume,
+    Record, Request, Reserved, Sanitize, Tag, Volume,
 };
 
 use crate::blocks::{Block, Value};
@@ -62,6 +62,9 @@ pub enum Event {
     JobEnds(Job),
     Back,
     Free(usize),
+    MakeAnew,
+    Sweep,
+    Restart(usize),
 }
 
 #[derive(Debug)]
@@ -132,7 +135,14 @@ pub struct World {
     pub hosts: Vec<Host>,
     pub blocks: Vec<Block>,
     pub states: States,
-    pub access: HashMap<Epoch, (Vec<Port>, Access)>,
+    /// By the record and its epoch.
+    pub access: HashMap<(Option<Tag>, Epoch), (Vec<Port>, Access)>,
+    /// How often the record was deleted and made anew.
+    pub generation: u8,
+    /// What was in the one that was deleted.
+    pub deleted: Option<Contents>,
+    /// Clients with lower numbers are of gateways of a record before.
+    pub of_before: ClientIx,
     /// I/O of an earlier epoch behind that of a later one is told, not only what follows from it.
     pub strict: bool,
     /// All faults that were begun are over then.
@@ -150,7 +160,7 @@ pub struct World {
     pub taken_out: u32,
     pub steps_done: usize,
     pub operations: u64,
-    blocked: Option<Time>,
+    pub blocked: Option<Time>,
     events: BinaryHeap<Due>,
     order: u64,
     values: Value,
@@ -172,16 +182,15 @@ fn volume(number: usize) -> Volume {
     }
 }
 
-fn first_record(gateways: usize) -> Vec<u8> {
+/// A record of a new group, whose secret is made of the number.
+pub fn new_record(gateways: usize, generation: u8, contents: Contents) -> Vec<u8> {
     let port = |number: usize| {
         let number = number as u16;
         // Those that come later have numbers of their own.
         Port { gateway: GatewayId(number), group: number + 100, relative: number + 100 }
     };
-    let volumes = (0..VOLUMES).map(volume).collect();
-    let contents = Contents { volumes };
     let ports = (0..gateways).map(port).collect();
-    Record::new("iqn.2026-11.local:group", [7; 32], ports, contents)
+    Record::new("iqn.2026-11.local:group", [7 + generation; 32], ports, contents)
         .encode()
         .expect("it makes sense")
 }
@@ -193,15 +202,19 @@ pub fn run(seed: u64, plan: Option<Plan>, telling: bool, strict: bool) -> Report
     let plan = plan.unwrap_or(drawn).bounded();
     let gateways = usize::from(plan.gateways);
     let host = |_| Host::new(gateways, plan.operations);
+    let volumes = (0..VOLUMES).map(volume).collect();
     let mut world = World {
         now: 0,
         chance,
-        cluster: Cluster::new(first_record(gateways)),
+        cluster: Cluster::new(new_record(gateways, 0, Contents { volumes })),
         nodes: (0..gateways).map(|number| Node::new(number, 0, plan.relays)).collect(),
         hosts: (0..plan.hosts).map(host).collect(),
         blocks: vec![Block::default(); VOLUMES * BLOCKS],
         states: States::default(),
         access: HashMap::new(),
+        generation: 0,
+        deleted: None,
+        of_before: 0,
         strict,
         healed: 10 * SEC,
         held_between: vec![vec![0; gateways]; gateways],
@@ -341,6 +354,9 @@ impl World {
             Event::Reachable(gateway) => self.reachable(gateway),
             Event::Unlist(client) => self.unlist(client),
             Event::Free(image) => self.cluster.free_of_others(image),
+            Event::MakeAnew => self.make_anew(),
+            Event::Sweep => self.sweep(),
+            Event::Restart(gateway) => self.restart(gateway),
             Event::Back => {
                 self.taken_out -= 1;
                 self.configured();
@@ -442,6 +458,7 @@ impl World {
             plan.returns,
             plan.shunts,
             plan.foreign,
+            plan.anew,
         ];
         let alone = plan.kills == 1 && plan.steps.is_empty() && others.iter().all(|n| *n == 0);
         if let Some(since) = self.owner_killed.take()

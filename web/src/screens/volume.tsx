@@ -8,7 +8,7 @@ import { duration, count, moment, plural, rate, size, word } from "../lib/format
 import { freeLun, isLoopback, volumeNameProblem } from "../lib/names";
 import { bytesOf, inUnits } from "../lib/sizes";
 import { go } from "../route";
-import { latest, may, portals, snapshots, targets, verdict, volumes } from "../state";
+import { groups, latest, may, portals, snapshots, targets, verdict, volumes } from "../state";
 import { Badge, Button, Card, Empty, Facts, Loaded, Notice, SelectField, SizeField, TextField } from "../ui/basics";
 import { type Change, ChangeDialog, FormDialog } from "../ui/change";
 import { Table } from "../ui/table";
@@ -25,7 +25,7 @@ type Asking =
 
 export function VolumeScreen({ name }: { name: string }) {
   useEffect(() => {
-    for (const one of [volumes, snapshots, targets, portals]) one.want();
+    for (const one of [volumes, snapshots, targets, portals, groups]) one.want();
   }, []);
   return (
     <Loaded of={volumes}>
@@ -538,6 +538,15 @@ function TakeSnapshot({ volume, onClose, onDone }: FormProps) {
   );
 }
 
+/** What becomes of a clone, beside that it is there. */
+function whereAClone(volume: Volume): string {
+  const group = (groups.data.value ?? []).find((it) => it.volumes.some((one) => one.name === volume.name));
+  if (group === undefined) return "It is no LUN until it is mapped.";
+  return group.shared
+    ? `It becomes a volume of group ${group.name} too, at the next free LUN of its target, at all gateways.`
+    : `Its image is made. To be a LUN it needs a place in the configuration of each gateway of group ${group.name}.`;
+}
+
 function Clone({ volume, snapshot, onClose, onDone }: FormProps & { snapshot: string | null }) {
   const name = useSignal(`${volume.name}-clone`);
   const problem = volumeNameProblem(name.value, (volumes.data.value ?? []).map((it) => it.name));
@@ -557,7 +566,7 @@ function Clone({ volume, snapshot, onClose, onDone }: FormProps & { snapshot: st
       <TextField
         label="Name of the new volume"
         error={problem}
-        hint="It is no LUN until it is mapped."
+        hint={whereAClone(volume)}
         value={name.value}
         onInput={(value) => (name.value = value.trim())}
       />

@@ -5,7 +5,7 @@ use std::sync::atomic::Ordering;
 use lunet_gateway::{Admission, Passage};
 use lunet_iscsi::target::{Command, Tag};
 use lunet_ring::Buf;
-use lunet_scsi::{Code, Key, Lun, Sense, SenseFormat, Transfer, status};
+use lunet_scsi::{Code, Key, Lun, Sense, SenseCodes, SenseFormat, Transfer, status};
 use lunet_volume::{CHUNK, Kind, OperationId, VolumeId, take};
 
 use super::gate::{Nature, TurnedBack};
@@ -56,19 +56,12 @@ impl Tells {
         match (self, answered.status) {
             (Self::Starts(starts), status::GOOD) => Some(starts),
             (Self::Ready, status::GOOD) => Some(true),
-            (_, status::CHECK_CONDITION) => is_not_ready(&answered.sense).then_some(false),
+            (_, status::CHECK_CONDITION) => SenseCodes::decode(&answered.sense)
+                .is_some_and(SenseCodes::is_not_ready)
+                .then_some(false),
             _ => None,
         }
     }
-}
-
-/// True for the sense key NOT READY, in either format (SPC-5, 4.4).
-fn is_not_ready(sense: &[u8]) -> bool {
-    let key = match sense {
-        [0x70 | 0xF0, _, key, ..] | [0x72, key, ..] => key & 0x0F,
-        _ => 0,
-    };
-    key == Key::NotReady as u8
 }
 
 impl Engine {
@@ -162,8 +155,9 @@ impl Engine {
     ) {
         let gated = conn.front.session.as_ref().and_then(|session| session.gated.as_ref());
         let Some(load) = gated.map(|gated| gated.load.clone()) else { return };
-        let expects = (command.expects_read, command.expects_write);
-        if expects.0 > MAX_DATA || expects.1 > 2 * MAX_DATA || expects.0 > 0 && expects.1 > 0 {
+        // A host may expect more than any command has: the owner says by how much there is less, and so does this gateway.
+        let expects = (command.expects_read.min(MAX_DATA), command.expects_write);
+        if expects.1 > 2 * MAX_DATA || expects.0 > 0 && expects.1 > 0 {
             let sense = Sense::illegal(Code::INVALID_FIELD_IN_CDB).encode(SenseFormat::Fixed);
             return respond_sense(conn, command.tag, &sense, Transfer::default());
         }

@@ -14,7 +14,7 @@ use lunet_gateway::{
     Volume,
 };
 use lunet_iscsi::Through;
-use lunet_iscsi::initiator::{Chap, Data, Options};
+use lunet_iscsi::initiator::{Chap, Data, Options, Residual};
 use lunet_iscsi::pdu::{LogoutReason, TmfFunction, TmfResponse};
 
 use crate::group_reservations::{carry_out, change, requests_of, reserve_out};
@@ -25,6 +25,7 @@ use crate::support::status::{BUSY, CONFLICT, GOOD};
 use crate::support::{TARGET, memory, on_each_driver, start, until};
 
 pub const SECRET: [u8; 32] = [7; 32];
+const READ_16: u8 = 0x88;
 const WRITE_16: u8 = 0x8A;
 const SOON: Duration = Duration::from_secs(30);
 
@@ -454,6 +455,28 @@ fn what_was_not_passed_on_when_a_relay_breaks_is_to_be_sent_again() {
         news(News::Ended(number));
         assert_eq!(done(&mut client, tag).status, BUSY);
         assert_eq!(ready(&mut client).status, GOOD, "its connection stays");
+        drop(client);
+        assert!(server.stop(Duration::ZERO).flushed);
+    });
+}
+
+#[test]
+fn a_read_that_expects_more_than_there_can_be_goes_by_a_relay_and_has_a_residual() {
+    on_each_driver(|driver| {
+        let (server, address) = start(two_targets(memory(16), driver));
+        let group = group_of(&server, Machine::standby().gate());
+        let requests = relays(&group);
+        set_gate(&group, beside_an_owner().gate());
+        let (mut client, number, news) = relayed(address, &requests);
+        let tag = client.start(0, &rw16(READ_16, 0, 1), Data::Discard(u32::MAX));
+        let Relayed { ticket, expects_read, .. } = command(&requests, number);
+        assert!(expects_read <= 16 << 20, "{expects_read}");
+        let residual = 512 - i64::from(expects_read);
+        let answered = Answered { residual, data: vec![7; 512], ..Answered::default() };
+        news(News::Answered(ticket, answered));
+        let completion = done(&mut client, tag);
+        assert_eq!((completion.status, completion.received), (GOOD, 512));
+        assert_eq!(completion.residual, Residual::Underflow(u32::MAX - 512));
         drop(client);
         assert!(server.stop(Duration::ZERO).flushed);
     });

@@ -111,12 +111,8 @@ const LOOK: Duration = Duration::from_millis(20);
 /// What is known of a group.
 struct State {
     status: Status,
-    /// Why there is no connection to its cluster.
-    trouble: Option<String>,
-    /// What an administrator has to do.
-    notice: Option<String>,
-    /// Why the group cannot have the volumes of its configuration.
-    not_had: Option<String>,
+    /// What an administrator has to know.
+    notices: told::Notices,
     /// Why the latest order was not carried out.
     refused: Option<Refusal>,
     /// The revision of the configuration in the cluster that is served.
@@ -137,9 +133,7 @@ impl State {
         let (condition, epoch) = (Condition::Fenced, Epoch(0));
         Self {
             status: Status { condition, epoch, owner: None, heir: None },
-            trouble: None,
-            notice: None,
-            not_had: None,
+            notices: told::Notices::new(),
             refused: None,
             revision,
             gateways: Vec::new(),
@@ -345,49 +339,28 @@ impl Groups {
         if let Some(to) = to {
             self.is_there(name, to)?;
         }
-        let (state, me) = {
-            let all = self.all();
-            let Some(running) = all.iter().find(|running| running.config.name == name) else {
-                return self.missing(name);
-            };
-            let (state, me) = (running.state.clone(), running.config.gateway);
-            look(&state).refused = None;
-            if look(&state).status.owner == Some(GatewayId(to.unwrap_or(me))) {
-                let owner = to.unwrap_or(me);
+        let (state, owner) = self.running(name, |running| {
+            let (state, owner) = (running.state.clone(), to.unwrap_or(running.config.gateway));
+            if look(&state).status.owner == Some(GatewayId(owner)) {
                 return refuse(
                     Code::Unsupported,
                     format!("gateway {owner} owns group {name} already"),
                     "",
                 );
             }
-            let order = to.map_or(Order::TakeOver, |to| Order::MoveTo(GatewayId(to)));
-            running.group.handle().order(order);
-            (state, me)
+            running.give(to.map_or(Order::TakeOver, |to| Order::MoveTo(GatewayId(to))));
+            Ok((state, owner))
+        })?;
+        let texts = Texts {
+            refused: format!("group {name} stays where it is"),
+            late: format!("group {name} has not come to gateway {owner}"),
+            later: "and may still do so, if its cluster answers later",
         };
-        let owner = to.unwrap_or(me);
-        let until = lunet_os::time::now() + PATIENCE;
-        while lunet_os::time::now() < until {
-            let state = look(&state);
-            if let Some(why) = &state.refused {
-                let code = told::code_of(why);
-                return refuse(code, format!("group {name} stays where it is: {why}"), "");
-            }
-            if state.status.owner == Some(GatewayId(owner)) {
-                let done =
-                    format!("gateway {owner} owns group {name}, in epoch {}", state.status.epoch.0);
-                return Ok(Done { done, ..Done::default() });
-            }
-            drop(state);
-            lunet_os::thread::sleep(LOOK);
-        }
-        let waited = PATIENCE.as_secs();
-        refuse(
-            Code::NotAnswered,
-            format!(
-                "group {name} has not come to gateway {owner} within {waited} s, and may still do so, if its cluster answers later"
-            ),
-            "`lunet group list` says more",
-        )
+        carried_out(&state, &texts, |state| {
+            let epoch = state.status.epoch.0;
+            let owns = state.status.owner == Some(GatewayId(owner));
+            owns.then(|| done(format!("gateway {owner} owns group {name}, in epoch {epoch}")))
+        })
     }
 
     /// The owner asks for a gateway before it gives the group to it, and what it says to that is not heard elsewhere: so it is
@@ -412,19 +385,13 @@ impl Groups {
     /// # Errors
     /// There is no such group, another gateway owns it, or the order is not carried out.
     pub fn grow(&self, name: &str, gateways: u16) -> Result<Done> {
-        let state = {
-            let all = self.all();
-            let Some(running) = all.iter().find(|running| running.config.name == name) else {
-                drop(all);
-                return self.missing(name);
-            };
+        let begun = self.running(name, |running| {
             let me = running.config.gateway;
-            let mut state = look(&running.state);
+            let state = look(&running.state);
             match state.status.owner {
                 Some(GatewayId(owner)) if owner == me => {
-                    let (count, epoch) = (state.gateways.len(), state.status.epoch.0);
-                    if count >= usize::from(gateways) {
-                        return Ok(has_ports(name, count, epoch));
+                    if state.gateways.len() >= usize::from(gateways) {
+                        return Ok(Err(has_ports(name, &state)));
                     }
                 }
                 Some(GatewayId(owner)) => {
@@ -442,11 +409,34 @@ impl Groups {
                     );
                 }
             }
-            state.refused = None;
-            running.group.handle().order(Order::Gateways(gateways));
-            running.state.clone()
+            drop(state);
+            running.give(Order::Gateways(gateways));
+            Ok(Ok(running.state.clone()))
+        })?;
+        let state = match begun {
+            Ok(state) => state,
+            Err(there_already) => return Ok(there_already),
         };
-        grown(&state, name, gateways)
+        let texts = Texts {
+            refused: format!("group {name} stays as it is"),
+            late: format!("group {name} has not got more gateways"),
+            later: "and may still get them",
+        };
+        carried_out(&state, &texts, |state| {
+            let owned = state.status.condition == Condition::Owner;
+            let has = owned && state.gateways.len() >= usize::from(gateways);
+            has.then(|| has_ports(name, state))
+        })
+    }
+
+    /// Does something with a group that runs.
+    ///
+    /// # Errors
+    /// There is none of this name, or what is done fails.
+    fn running<T>(&self, name: &str, does: impl FnOnce(&Running) -> Result<T>) -> Result<T> {
+        let all = self.all();
+        let running = all.iter().find(|running| running.config.name == name);
+        running.map_or_else(|| self.missing(name), does)
     }
 
     /// Why nothing can be asked of a group.
@@ -465,14 +455,7 @@ impl Groups {
     /// # Errors
     /// There is no such group here, or its cluster does not answer.
     pub fn gateways(&self, name: &str) -> Result<Vec<lunet_api::GroupGateway>> {
-        let all = self.all();
-        let Some(running) = all.iter().find(|running| running.config.name == name) else {
-            drop(all);
-            return self.missing(name);
-        };
-        let roll = running.roll();
-        drop(all);
-        roll.call()
+        self.running(name, |running| Ok(running.roll()))?.call()
     }
 
     /// Ends all groups: their connections are aborted, and locks are given back.
@@ -483,31 +466,58 @@ impl Groups {
     }
 }
 
-fn has_ports(name: &str, count: usize, epoch: u64) -> Done {
-    let done = format!("group {name} has target ports of {count} gateways, in epoch {epoch}");
+fn done(done: String) -> Done {
     Done { done, ..Done::default() }
 }
 
-/// Waits until a group has so many gateways, and this one owns it again.
-fn grown(state: &Mutex<State>, name: &str, gateways: u16) -> Result<Done> {
+fn has_ports(name: &str, state: &State) -> Done {
+    let (count, epoch) = (state.gateways.len(), state.status.epoch.0);
+    done(format!("group {name} has target ports of {count} gateways, in epoch {epoch}"))
+}
+
+impl Running {
+    /// Gives its thread an order. What became of the one before is forgotten.
+    fn give(&self, order: Order) {
+        look(&self.state).refused = None;
+        self.group.handle().order(order);
+    }
+}
+
+/// What is said of an order that is not carried out.
+struct Texts {
+    /// What stays as it is.
+    refused: String,
+    /// What has not happened in time.
+    late: String,
+    /// And what may still happen.
+    later: &'static str,
+}
+
+/// Waits a while until a group is as it was ordered to be: what there is to be said then.
+///
+/// # Errors
+/// The order is refused, or the time is over.
+fn carried_out(
+    state: &Mutex<State>,
+    texts: &Texts,
+    is_done: impl Fn(&State) -> Option<Done>,
+) -> Result<Done> {
     let until = lunet_os::time::now() + PATIENCE;
     while lunet_os::time::now() < until {
         let state = look(state);
         if let Some(why) = &state.refused {
-            let code = told::code_of(why);
-            return refuse(code, format!("group {name} stays as it is: {why}"), "");
+            return refuse(told::code_of(why), format!("{}: {why}", texts.refused), "");
         }
-        let owned = state.status.condition == Condition::Owner;
-        if owned && state.gateways.len() >= usize::from(gateways) {
-            return Ok(has_ports(name, state.gateways.len(), state.status.epoch.0));
+        if let Some(done) = is_done(&state) {
+            return Ok(done);
         }
         drop(state);
         lunet_os::thread::sleep(LOOK);
     }
-    let waited = PATIENCE.as_secs();
+    let (Texts { late, later, .. }, waited) = (texts, PATIENCE.as_secs());
     refuse(
         Code::NotAnswered,
-        format!("group {name} has not got more gateways within {waited} s, and may still get them"),
+        format!("{late} within {waited} s, {later}"),
         "`lunet group list` says more",
     )
 }
@@ -528,6 +538,7 @@ fn in_words(status: &Status) -> String {
         Condition::TakingOver => "takes the group over",
         Condition::Owner => "owns the group",
         Condition::Moving => "gives the group away",
+        Condition::Orphaned => return "this gateway has lost its record".to_owned(),
     };
     let owner = status.owner.map_or("nobody".to_owned(), |owner| format!("gateway {}", owner.0));
     format!("this gateway {is}; epoch {}, owned by {owner}", status.epoch.0)

@@ -5,8 +5,8 @@ use std::sync::{Arc, PoisonError};
 use lunet_backends::rbd::{Unanswered, of_group};
 use lunet_front_iscsi::{Keep, Kept as Part};
 use lunet_gateway::{
-    Access, Answer, Attention, Change, Condition, Contents, Epoch, Gate, Job, Notice, OpId, Order,
-    Port, Portals, Record, Refusal, Registered, Request, Sanitize,
+    Access, Answer, Attention, Change, Condition, Contents, Epoch, Gate, GatewayId, Job, Notice,
+    OpId, Order, Port, Portals, Record, Refusal, Registered, Request, Sanitize,
 };
 use lunet_group::{Drained, Error, Handle, Said, Serving, Status, Storage};
 use lunet_os::sync::Mutex;
@@ -180,7 +180,7 @@ impl Server {
         match expected.map(|expected| expected.wanted(&contents, &self.volumes)) {
             Some(Ok(Some(volumes))) => {
                 // What was refused is asked for again and again, and told once.
-                if self.state().not_had.is_none() {
+                if self.state().notices.not_had.is_none() {
                     let images: Vec<_> = volumes.iter().map(|volume| &*volume.image).collect();
                     let images = images.join(", ");
                     tracing::info!(group = %self.name, "the group is to have the images {images}");
@@ -190,7 +190,7 @@ impl Server {
             Some(Err(error)) => {
                 tracing::error!(group = %self.name, "cannot get random numbers: {error}")
             }
-            Some(Ok(None)) | None => self.state().not_had = None,
+            Some(Ok(None)) | None => self.state().notices.not_had = None,
         }
     }
 }
@@ -353,12 +353,45 @@ impl Serving for Server {
         let text = Some(notice.to_string());
         tracing::error!(group = %self.name, "{notice}");
         let mut state = self.state();
+        let notices = &mut state.notices;
         match notice {
-            Notice::NotDrained { .. } => state.not_had = text,
-            _ => state.notice = text,
+            Notice::NotDrained { .. } => notices.not_had = text,
+            Notice::SameNumber(_) => notices.twin = text,
+            Notice::ShortEntry { .. } | Notice::InUse { .. } => notices.takeover = text,
+            Notice::Orphaned(_) => {
+                notices.orphaned = text;
+                (state.gateways, state.owner) = (Vec::new(), Portals::default());
+            }
         }
         drop(state);
         self.listener.differs(told::LISTS);
+    }
+
+    fn settled(&mut self) {
+        if self.state().notices.takeover.take().is_some() {
+            tracing::info!(group = %self.name, "the owner of the group answers");
+            self.listener.differs(told::LISTS);
+        }
+    }
+
+    fn present(&mut self, standbys: &[GatewayId]) {
+        let me = GatewayId(self.gateway);
+        let is_twice = standbys.contains(&me) || standbys.windows(2).any(|two| two[0] == two[1]);
+        let mut state = self.state();
+        let was_twin = !is_twice && state.notices.twin.take().is_some();
+        let is_other = state.notices.standbys.heard(standbys);
+        let known: Vec<u16> = state.gateways.clone();
+        let why = state.notices.standbys.missing(self.gateway, &known);
+        drop(state);
+        if is_other {
+            match why {
+                Some(why) => tracing::warn!(group = %self.name, "{why}"),
+                None => tracing::info!(group = %self.name, "another gateway is there to take over"),
+            }
+        }
+        if is_other || was_twin {
+            self.listener.differs(told::LISTS);
+        }
     }
 
     fn trouble(&mut self, trouble: Option<&Error>) {
@@ -366,19 +399,24 @@ impl Serving for Server {
             Some(error) => tracing::error!(group = %self.name, "not served: {error}"),
             None => tracing::info!(group = %self.name, "the group's cluster answers again"),
         }
-        self.state().trouble = trouble.map(Error::to_string);
+        self.state().notices.trouble = trouble.map(Error::to_string);
         self.listener.differs(told::LISTS);
     }
 
     fn status(&mut self, status: &Status) {
         tracing::info!(group = %self.name, "{}", super::in_words(status));
         let mut state = self.state();
-        if status.owner != state.status.owner {
-            state.notice = None;
+        let is_new = |state: &Status| (state.owner, state.epoch);
+        if is_new(status) != is_new(&state.status) {
+            (state.notices.takeover, state.notices.twin) = (None, None);
         }
         let failed = (state.status.condition, status.condition);
         if failed == (Condition::TakingOver, Condition::Fenced) {
-            state.notice = Some(CAME_TO_NOTHING.to_owned());
+            state.notices.takeover = Some(CAME_TO_NOTHING.to_owned());
+        }
+        // Both are an owner's to tell.
+        if status.condition != Condition::Owner {
+            (state.notices.not_had, state.notices.standbys) = (None, told::Standbys::default());
         }
         let owns = |condition| condition == Condition::Owner;
         let owned = owns(state.status.condition) || state.status.condition == Condition::Moving;
@@ -401,7 +439,7 @@ impl Serving for Server {
 
     fn not_had(&mut self, why: &Error) {
         let why = format!("the group does not get the volumes of its configuration: {why}");
-        let before = self.state().not_had.replace(why.clone());
+        let before = self.state().notices.not_had.replace(why.clone());
         if before.as_ref() != Some(&why) {
             tracing::error!(group = %self.name, "{why}");
             self.listener.differs(told::LISTS);

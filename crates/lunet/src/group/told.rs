@@ -15,7 +15,7 @@ use lunet_os::sync::Mutex;
 use super::relay::Counts;
 use super::{Running, State, Waiting, lock, look};
 use crate::config::image_of;
-use crate::live::Served;
+use crate::live::{Served, is_full};
 
 /// How long gateways are waited for that are asked whether they are there: longer than they have.
 const ROLL: Duration = Duration::from_secs(9);
@@ -32,10 +32,96 @@ pub(super) const ALL_LISTS: &[&str] =
 pub(super) type Present =
     Option<(Instant, std::result::Result<Vec<GroupGateway>, lunet_api::Error>)>;
 
+/// What an administrator has to know of a group, a sentence each. What has no cause any more is not there.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Notices {
+    /// The record is not there any more: all else is of no weight.
+    pub(super) orphaned: Option<String>,
+    /// Why there is no connection to its cluster.
+    pub(super) trouble: Option<String>,
+    /// Why the group is not taken over.
+    pub(super) takeover: Option<String>,
+    /// Two servers are one gateway.
+    pub(super) twin: Option<String>,
+    /// Why the group cannot have the volumes of its configuration.
+    pub(super) not_had: Option<String>,
+    /// Who would take over, as an owner knows it.
+    pub(super) standbys: Standbys,
+}
+
+impl Notices {
+    pub(super) const fn new() -> Self {
+        Self {
+            orphaned: None,
+            trouble: None,
+            takeover: None,
+            twin: None,
+            not_had: None,
+            standbys: Standbys { heard: None, seen: Vec::new() },
+        }
+    }
+
+    /// All of them, with what else there is to be said.
+    fn all(&self, others: impl Iterator<Item = String>) -> Vec<String> {
+        if let Some(orphaned) = &self.orphaned {
+            return vec![orphaned.clone()];
+        }
+        let own = [&self.trouble, &self.takeover, &self.twin, &self.not_had];
+        own.into_iter().flatten().cloned().chain(others).collect()
+    }
+}
+
+/// The other gateways of a group, as its owner hears of them.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Standbys {
+    /// Who has answered last; `None` if nobody was asked yet.
+    heard: Option<Vec<u16>>,
+    /// Who has answered since this gateway owns the group.
+    seen: Vec<u16>,
+}
+
+impl Standbys {
+    /// These have answered. True if they are others than before.
+    pub(super) fn heard(&mut self, standbys: &[GatewayId]) -> bool {
+        let mut heard: Vec<u16> = standbys.iter().map(|gateway| gateway.0).collect();
+        heard.dedup();
+        self.seen.extend(heard.iter().filter(|one| !self.seen.contains(one)).collect::<Vec<_>>());
+        self.seen.sort_unstable();
+        self.heard.replace(heard.clone()) != Some(heard)
+    }
+
+    /// Who is missing, of the gateways that the record was made for; all of these need not be there.
+    pub(super) fn missing(&self, me: u16, known: &[u16]) -> Option<String> {
+        let heard = self.heard.as_ref()?;
+        let named = |all: Vec<u16>, or: &str| {
+            let all: Vec<String> = all.iter().map(u16::to_string).collect();
+            let (word, all) = (if all.len() == 1 { "gateway" } else { "gateways" }, all.join(or));
+            format!("{word} {all}")
+        };
+        if heard.is_empty() {
+            let others: Vec<u16> = known.iter().copied().filter(|one| *one != me).collect();
+            return (!others.is_empty()).then(|| {
+                format!(
+                    "no standby is there, so nobody takes over if this gateway fails: start lunet on {}",
+                    named(others, " or ")
+                )
+            });
+        }
+        let missing: Vec<u16> =
+            self.seen.iter().copied().filter(|one| !heard.contains(one)).collect();
+        (!missing.is_empty()).then(|| {
+            let does = if missing.len() == 1 { "was there and does" } else { "were there and do" };
+            format!("{} {does} not answer any more", named(missing, ", "))
+        })
+    }
+}
+
 /// What kind of refusal that of an order is.
 pub(super) const fn code_of(why: &Refusal) -> Code {
     match why {
-        Refusal::NotReady | Refusal::Absent | Refusal::NoOwner => Code::NotServed,
+        Refusal::NotReady | Refusal::Absent | Refusal::NoOwner | Refusal::Orphaned => {
+            Code::NotServed
+        }
         Refusal::IsOwner | Refusal::NotOwner | Refusal::NoMore => Code::Unsupported,
         Refusal::Unknown => Code::NotFound,
         Refusal::NotDrained | Refusal::JobUnderWay | Refusal::Crowded => Code::Failed,
@@ -63,15 +149,26 @@ impl Running {
     pub(super) fn told(&self, now: &Served) -> lunet_api::Group {
         let state = look(&self.state);
         let Status { condition, epoch, owner, heir } = &state.status;
-        let notices = [&state.trouble, &state.notice, &state.not_had];
-        let notices: Vec<String> = notices.into_iter().flatten().cloned().collect();
         let (target, volumes) = volumes(now, &self.config.name);
+        let protocols = self.protocols(&state);
+        let missing = match condition {
+            Condition::Owner => {
+                state.notices.standbys.missing(self.config.gateway, &state.gateways)
+            }
+            _ => None,
+        };
+        let unreached = protocols.iter().filter_map(|one| not_reached(one, *owner));
+        let full = volumes.iter().filter_map(|volume| {
+            let open = now.open.get(&volume.name)?;
+            Some(is_full(&lunet_backends::rbd::full(&open.volume)?))
+        });
+        let notices = state.notices.all(missing.into_iter().chain(unreached).chain(full));
         lunet_api::Group {
             name: self.config.name.clone(),
             record: self.config.record.to_string(),
             gateway: self.config.gateway,
             state: match condition {
-                Condition::Fenced => GroupState::Fenced,
+                Condition::Fenced | Condition::Orphaned => GroupState::Fenced,
                 Condition::Standby => GroupState::Standby,
                 Condition::TakingOver => GroupState::TakingOver,
                 Condition::Owner => GroupState::Owner,
@@ -87,7 +184,7 @@ impl Running {
             target,
             gateways: state.gateways.clone(),
             volumes,
-            protocols: self.protocols(&state),
+            protocols,
             takeovers: state.takeovers,
             deposed: state.deposed,
         }
@@ -143,6 +240,23 @@ fn protocol(
         connections,
         commands,
     }
+}
+
+/// What there is to be said of an owner that is not reached by commands which are passed on.
+fn not_reached(protocol: &GroupProtocol, owner: Option<GatewayId>) -> Option<String> {
+    let (GroupAccess::OwnerNotReached, Some(address), Some(GatewayId(owner))) =
+        (&protocol.access, &protocol.owner, owner)
+    else {
+        return None;
+    };
+    let (name, key) = match protocol.protocol.as_str() {
+        "nvme" => ("NVMe", "reach-nvme"),
+        _ => ("iSCSI", "reach"),
+    };
+    Some(format!(
+        "gateway {owner}, which owns the group, was not reached at {address} when commands were to be passed on over {name}: hosts that \
+         reach this gateway alone are turned away; see to the network, or to `{key}` at gateway {owner}"
+    ))
 }
 
 /// What a gateway does with commands, whose owner has this address for them.
@@ -243,6 +357,55 @@ mod tests {
         ] {
             assert_eq!(access(&status(condition, owner), portal, down), wanted, "{condition:?}");
         }
+    }
+
+    #[test]
+    fn an_owner_without_a_standby_says_who_is_missing() {
+        let mut standbys = Standbys::default();
+        let all = [1, 2, 3];
+        assert_eq!(standbys.missing(1, &all), None, "nobody was asked yet");
+        assert!(standbys.heard(&[]));
+        let why = standbys.missing(1, &all).unwrap();
+        assert!(
+            why.starts_with("no standby is there") && why.ends_with("gateways 2 or 3"),
+            "{why}"
+        );
+        assert_eq!(standbys.missing(1, &[1]), None, "there is no other");
+        assert!(standbys.heard(&[GatewayId(2), GatewayId(3)]));
+        assert!(!standbys.heard(&[GatewayId(2), GatewayId(3)]));
+        assert_eq!(standbys.missing(1, &all), None);
+        assert!(standbys.heard(&[GatewayId(3)]));
+        let why = standbys.missing(1, &all).unwrap();
+        assert_eq!(why, "gateway 2 was there and does not answer any more");
+    }
+
+    #[test]
+    fn a_gateway_without_its_record_says_nothing_else() {
+        let text = |text: &str| Some(text.to_owned());
+        let mut notices = Notices { trouble: text("a"), twin: text("b"), ..Notices::new() };
+        let others = || ["c".to_owned()].into_iter();
+        assert_eq!(notices.all(others()), ["a", "b", "c"]);
+        notices.orphaned = text("d");
+        assert_eq!(notices.all(others()), ["d"]);
+    }
+
+    #[test]
+    fn an_owner_that_is_not_reached_is_named_with_its_address() {
+        let protocol = |protocol: &str, access| GroupProtocol {
+            protocol: protocol.into(),
+            access,
+            owner: Some("192.0.2.9:4420".into()),
+            ..GroupProtocol::default()
+        };
+        let down = protocol("nvme", GroupAccess::OwnerNotReached);
+        let why = not_reached(&down, Some(GatewayId(4))).unwrap();
+        for part in ["gateway 4", "192.0.2.9:4420", "NVMe", "`reach-nvme`"] {
+            assert!(why.contains(part), "{why}");
+        }
+        assert_eq!(
+            not_reached(&protocol("iscsi", GroupAccess::PassesOn), Some(GatewayId(4))),
+            None
+        );
     }
 
     #[test]

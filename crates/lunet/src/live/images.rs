@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::Result;
 use lunet_api::Change;
-use lunet_backends::rbd::{self, News};
+use lunet_backends::rbd::{self, ImageName, News};
 use lunet_os::sync::MutexGuard;
 use lunet_volume::Cause;
 
@@ -17,6 +17,14 @@ use crate::opening::{self, Failure, How, Unserved};
 /// Between two tries to open what a silent cluster has.
 const AGAIN: Duration = Duration::from_secs(30);
 
+/// What there is to be said of an image without room.
+pub fn is_full(image: &ImageName) -> String {
+    format!(
+        "the pool of {image} is full, or has reached its quota: writes that need room fail (SPACE ALLOCATION FAILED WRITE PROTECT, \
+         Capacity Exceeded); `ceph health detail` and `ceph df` say which, and what has room"
+    )
+}
+
 /// What is to be done about images, which takes a thread that may wait for a cluster.
 #[derive(Debug, Default)]
 pub struct Images {
@@ -26,6 +34,8 @@ pub struct Images {
     again: Option<Instant>,
     /// They are being asked.
     asking: bool,
+    /// Volumes that were told to have no room.
+    full: BTreeSet<String>,
 }
 
 /// Work for a thread that may wait for a cluster.
@@ -46,6 +56,7 @@ impl Manager {
     /// What is to be done about images now. One that was lost is found to be at fault. Does not wait for a cluster.
     pub fn images(&self) -> Work {
         let changed = self.changed_images();
+        self.tell_of_full_pools();
         let silent = self.now().unserved.values().any(|unserved| unserved.failure.silent);
         let now = lunet_os::time::now();
         let mut images = self.images_due();
@@ -145,6 +156,24 @@ impl Manager {
             }
         }
         changed
+    }
+
+    /// Tells once of each volume whose pool is full, and when it is not any more.
+    fn tell_of_full_pools(&self) {
+        let now = self.now();
+        let mut images = self.images_due();
+        for (name, open) in &now.open {
+            match rbd::full(&open.volume) {
+                Some(image) if images.full.insert(name.clone()) => {
+                    tracing::error!(volume = name, "{}", is_full(&image));
+                }
+                None if images.full.remove(name) => {
+                    tracing::info!(volume = name, "its pool has room again: writes succeed");
+                }
+                _ => {}
+            }
+        }
+        images.full.retain(|name| now.open.contains_key(name));
     }
 
     /// Takes over the new size of an image. Waits for the cluster.

@@ -77,6 +77,7 @@ use lunet_files::{self as files, Found};
 use lunet_volume::HeldVolume;
 
 pub use effects::notes as concerned;
+pub use images::is_full;
 pub use jobs::{Mark, Owner};
 pub use journal::recover;
 pub use report::{controllers, nvme_portals, portals, sessions, stats, stats_of_both};

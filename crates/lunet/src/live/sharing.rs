@@ -9,13 +9,13 @@ use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use anyhow::{Result, anyhow};
-use lunet_api::{Code, Done, GroupConfig};
+use lunet_api::{Code, Done, GroupConfig, SessionChange, SessionFate};
 use lunet_group::MAX_TEXT;
 use zeroize::Zeroizing;
 
-use super::effects::{Consent, Weighed, notes};
+use super::effects::{Consent, Weighed, named, notes};
 use super::sessions::concerning;
-use super::{Manager, Served, done, groups};
+use super::{Manager, Served, counted, done, groups};
 use crate::config::edit::{EditError, Editor};
 use crate::config::{Shared, image_of};
 use crate::copies;
@@ -229,6 +229,9 @@ impl Manager {
         let consent = Consent { force, ..Consent::default() };
         let next = self.weigh(&now, plan, consent, "use --force")?;
         let sessions = next.sessions.clone();
+        if !force {
+            none_is_hurt(&sessions)?;
+        }
         self.commit(&now, next, now.open.clone())?;
         let told = format!("revision {revision} of the configuration of group {group} is in force");
         let mut done = concerning(done(told), sessions);
@@ -318,6 +321,25 @@ fn is_of(made_of: u64, current: &Shared) -> Result<()> {
              revision {made_of}"
         ),
         format!("make your changes in what `lunet group config {group}` shows now"),
+    )
+}
+
+/// Refuses a text by which sessions end or lose a LUN. A command that narrows one rule says whom it is to shut out; a whole text
+/// does not.
+fn none_is_hurt(sessions: &[SessionChange]) -> Result<()> {
+    let hurt = sessions.iter().filter(|change| change.fate != SessionFate::Stays);
+    let mut who: Vec<_> =
+        hurt.map(|change| (change.session, &*change.initiator, &*change.peer)).collect();
+    who.dedup_by_key(|(session, ..)| *session);
+    if who.is_empty() {
+        return Ok(());
+    }
+    let count = counted(who.len(), "session");
+    let named = named(who.into_iter().map(|(_, initiator, peer)| (initiator, peer)));
+    refuse(
+        Code::InUse,
+        format!("{count} here would end or lose a LUN ({named})"),
+        "log out there first, or use --force",
     )
 }
 

@@ -3,7 +3,7 @@
 use std::collections::{HashMap, HashSet};
 
 use lunet_iscsi::pdu::TmfFunction;
-use lunet_scsi::status;
+use lunet_scsi::{SenseCodes, status};
 
 /// RESERVE(6) and RESERVE(10); RELEASE(6) and RELEASE(10) (SPC-2, 7.21 and 7.16).
 const RESERVE: [u8; 2] = [0x16, 0x56];
@@ -40,8 +40,11 @@ impl Reserved {
         match change {
             Some(true) if code == status::GOOD => drop(self.units.insert(lun)),
             Some(false) if code == status::GOOD => drop(self.units.remove(&lun)),
-            _ if code == status::CHECK_CONDITION && asc(sense) == Some(RESET_OCCURRED) => {
-                self.units.remove(&lun);
+            _ if code == status::CHECK_CONDITION => {
+                let told = SenseCodes::decode(sense);
+                if told.is_some_and(|told| told.asc == RESET_OCCURRED) {
+                    self.units.remove(&lun);
+                }
             }
             _ => {}
         }
@@ -59,15 +62,6 @@ impl Reserved {
     /// True if there are some.
     pub(super) fn any(&self) -> bool {
         !self.units.is_empty()
-    }
-}
-
-/// ADDITIONAL SENSE CODE of sense data in fixed or descriptor format (SPC-5, 4.4).
-fn asc(sense: &[u8]) -> Option<u8> {
-    match sense.first()? & 0x7F {
-        0x70 | 0x71 => sense.get(12).copied(),
-        0x72 | 0x73 => sense.get(2).copied(),
-        _ => None,
     }
 }
 
