@@ -233,14 +233,18 @@ impl Gateway {
     pub(crate) fn order_gateways(&mut self, count: u16) {
         let refuse = |refusal| Action::Refuse(Order::Gateways(count), refusal);
         let (Role::Owner(_), Some(record)) = (&self.role, self.record.as_deref()) else {
-            return self.act(refuse(Refusal::NotOwner));
+            // It may be moving for another such order.
+            let refusal = if self.role.owns() { Refusal::NotReady } else { Refusal::NotOwner };
+            return self.act(refuse(refusal));
         };
         let mut next = record.clone();
         next.grow(count);
         if next.ports == record.ports || next.check().is_err() {
             return self.act(refuse(Refusal::NoMore));
         }
-        self.watchers.wanted.gateways = Some(count);
+        // Of several orders the largest has the others' gateways too.
+        let wanted = &mut self.watchers.wanted.gateways;
+        *wanted = (*wanted).max(Some(count));
     }
 
     /// The owner begins to give the group away.

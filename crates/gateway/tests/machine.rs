@@ -1143,6 +1143,9 @@ fn more_gateways_are_refused_where_that_cannot_be() {
     // Commands that do not end.
     let mut actions = bench.input(order(Order::Gateways(4)));
     assert_eq!(refusal(&actions), None);
+    // It owns the group still, and cannot begin another one now.
+    actions = bench.input(order(Order::Gateways(5)));
+    assert_eq!(refusal(&actions), Some((Order::Gateways(5), Refusal::NotReady)));
     bench.now += SECOND;
     actions = bench.input(Input::Tick);
     assert_eq!(refusal(&actions), Some((Order::Gateways(4), Refusal::NotDrained)));

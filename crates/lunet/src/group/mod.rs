@@ -9,6 +9,7 @@ mod serving;
 mod sharing;
 mod told;
 
+use std::collections::VecDeque;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, PoisonError, Weak};
 use std::time::Duration;
@@ -105,6 +106,8 @@ pub fn read_config(config: &Config, name: &str) -> Result<lunet_group::Shared> {
 const PATIENCE: Duration = Duration::from_secs(12);
 /// How soon a cluster is asked again for what gateways share.
 const AGAIN: Duration = Duration::from_secs(1);
+/// Orders that were not carried out are remembered up to this number.
+const REFUSED: usize = 16;
 /// How often it is looked for.
 const LOOK: Duration = Duration::from_millis(20);
 
@@ -113,8 +116,8 @@ struct State {
     status: Status,
     /// What an administrator has to know.
     notices: told::Notices,
-    /// Why the latest order was not carried out.
-    refused: Option<Refusal>,
+    /// Orders that were not carried out, and why: the latest ones.
+    refused: VecDeque<(Order, Refusal)>,
     /// The revision of the configuration in the cluster that is served.
     revision: Option<u64>,
     /// The gateways that the record was made for.
@@ -134,7 +137,7 @@ impl State {
         Self {
             status: Status { condition, epoch, owner: None, heir: None },
             notices: told::Notices::new(),
-            refused: None,
+            refused: VecDeque::new(),
             revision,
             gateways: Vec::new(),
             owner: Portals { iscsi: None, nvme: None },
@@ -339,6 +342,7 @@ impl Groups {
         if let Some(to) = to {
             self.is_there(name, to)?;
         }
+        let order = to.map_or(Order::TakeOver, |to| Order::MoveTo(GatewayId(to)));
         let (state, owner) = self.running(name, |running| {
             let (state, owner) = (running.state.clone(), to.unwrap_or(running.config.gateway));
             if look(&state).status.owner == Some(GatewayId(owner)) {
@@ -348,10 +352,11 @@ impl Groups {
                     "",
                 );
             }
-            running.give(to.map_or(Order::TakeOver, |to| Order::MoveTo(GatewayId(to))));
+            running.give(order);
             Ok((state, owner))
         })?;
         let texts = Texts {
+            order,
             refused: format!("group {name} stays where it is"),
             late: format!("group {name} has not come to gateway {owner}"),
             later: "and may still do so, if its cluster answers later",
@@ -385,6 +390,7 @@ impl Groups {
     /// # Errors
     /// There is no such group, another gateway owns it, or the order is not carried out.
     pub fn grow(&self, name: &str, gateways: u16) -> Result<Done> {
+        let order = Order::Gateways(gateways);
         let begun = self.running(name, |running| {
             let me = running.config.gateway;
             let state = look(&running.state);
@@ -410,7 +416,7 @@ impl Groups {
                 }
             }
             drop(state);
-            running.give(Order::Gateways(gateways));
+            running.give(order);
             Ok(Ok(running.state.clone()))
         })?;
         let state = match begun {
@@ -418,6 +424,7 @@ impl Groups {
             Err(there_already) => return Ok(there_already),
         };
         let texts = Texts {
+            order,
             refused: format!("group {name} stays as it is"),
             late: format!("group {name} has not got more gateways"),
             later: "and may still get them",
@@ -476,15 +483,16 @@ fn has_ports(name: &str, state: &State) -> Done {
 }
 
 impl Running {
-    /// Gives its thread an order. What became of the one before is forgotten.
+    /// Gives its thread an order. What became of one like it before is forgotten.
     fn give(&self, order: Order) {
-        look(&self.state).refused = None;
+        look(&self.state).refused.retain(|(other, _)| *other != order);
         self.group.handle().order(order);
     }
 }
 
 /// What is said of an order that is not carried out.
 struct Texts {
+    order: Order,
     /// What stays as it is.
     refused: String,
     /// What has not happened in time.
@@ -505,11 +513,12 @@ fn carried_out(
     let until = lunet_os::time::now() + PATIENCE;
     while lunet_os::time::now() < until {
         let state = look(state);
-        if let Some(why) = &state.refused {
-            return refuse(told::code_of(why), format!("{}: {why}", texts.refused), "");
-        }
         if let Some(done) = is_done(&state) {
             return Ok(done);
+        }
+        // Others may have been given one meanwhile.
+        if let Some((_, why)) = state.refused.iter().find(|(order, _)| *order == texts.order) {
+            return refuse(told::code_of(why), format!("{}: {why}", texts.refused), "");
         }
         drop(state);
         lunet_os::thread::sleep(LOOK);

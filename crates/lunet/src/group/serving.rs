@@ -14,7 +14,7 @@ use lunet_os::sync::Mutex;
 use super::agreement::Expected;
 use super::fronts::{Execution, Fronts, Relays};
 use super::jobs::{Jobs, Marking, Work};
-use super::{Ending, State, told};
+use super::{Ending, REFUSED, State, told};
 use crate::audit::Listener;
 use crate::config;
 use crate::live::{Manager, Mark};
@@ -346,7 +346,9 @@ impl Serving for Server {
 
     fn refuse(&mut self, order: Order, refusal: Refusal) {
         tracing::warn!(group = %self.name, "an order is not carried out ({order:?}): {refusal}");
-        self.state().refused = Some(refusal);
+        let mut state = self.state();
+        state.refused.truncate(REFUSED - 1);
+        state.refused.push_front((order, refusal));
     }
 
     fn notice(&mut self, notice: &Notice) {
