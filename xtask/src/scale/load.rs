@@ -8,6 +8,7 @@ use lunet_e2e::wire::scsi::{GOOD, read16, sense_key};
 
 use super::config::{self, MEMORY};
 use super::figures::{Bound, Figures};
+use super::storm::answer_pings;
 use super::{COST, SLACK};
 use crate::bench::spread::Spread;
 use crate::bench::usage;
@@ -63,6 +64,8 @@ pub fn compare(
         ),
     ];
     for (name, alone, crowded) in rows {
+        // Those that a row leaves out would be taken for dead.
+        [&mut *few, &mut *many].into_iter().try_for_each(|all| answer_pings(all))?;
         let mut costs = [Vec::new(), Vec::new()];
         for round in 0..=how.rounds {
             let one = cost(pids[0], few, alone, how.run)?;

@@ -94,6 +94,7 @@ pub fn run(arguments: &Arguments) -> Result<()> {
     asks::report_luns(&crowded, &mut figures)?;
     let mut few = storm::log_in(&alone.server, load::SPREAD)?.sessions;
     let mut many = fill(&crowded, arguments, &mut figures)?;
+    storm::answer_pings(&mut few)?;
     asks::all(&mut crowded, &mut alone, &mut figures)?;
     storm::answer_pings(&mut many.sessions)?;
     let servers = [alone.server.pid(), crowded.server.pid()];
