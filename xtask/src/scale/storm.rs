@@ -80,10 +80,11 @@ fn part_of(portal: &str, numbers: &[usize]) -> Result<(Vec<Session>, usize)> {
 fn begin(portal: &str, number: usize) -> Result<Opening> {
     let [low, high] = [number % ADDRESSES, number / ADDRESSES / 250].map(|part| part as u8);
     let initiator = format!("iqn.2026-11.org.lunet:host-{number}");
+    let target = config::target(number);
     let login = Login {
         initiator: &initiator,
         from: Some(Ipv4Addr::new(127, 1, high, low + 1)),
-        ..Login::new(portal, &config::target(number))
+        ..Login::new(portal, &target)
     };
     Opening::begin(&login).with_context(|| format!("session {number}"))
 }
