@@ -20,7 +20,7 @@ BUILD = $(CARGO) test --locked --workspace --no-run
 LINTED = RUSTC_WORKSPACE_WRAPPER=clippy-driver CLIPPY_ARGS=-Dwarnings__CLIPPY_HACKERY__
 BUILT = LUNET_BIN=$(CURDIR)/target/debug/lunet LUNET_LAB_PROGRAMS=$(CURDIR)/target/debug
 
-.PHONY: help run install packages test-packages site web test test-quick test-host host-tests lab-tests sim-tests checked build-tools lab lab-guest lab-zfs test-lab test-ha test-ceph test-proxmox interoperability test-kills bench bench-lab bench-transports conformance conformance-nvme sim fuzz fuzz-long lint clean prepare
+.PHONY: help run install packages test-packages site web test test-quick test-host host-tests lab-tests sim-tests checked build-tools lab lab-guest lab-zfs test-lab test-ha test-ceph test-proxmox interoperability test-kills test-scale bench bench-lab bench-transports conformance conformance-nvme sim fuzz fuzz-long lint clean prepare
 
 help: ## show this list
 	@echo "make <target>:"
@@ -112,6 +112,10 @@ test-ceph: prepare ## images and failover groups on a real cluster of three OSDs
 test-proxmox: prepare ## run the plugin for Proxmox VE in the lab's guest, with real open-iscsi, dm-multipath and NVMe/TCP (root, Debian 12)
 	$(CARGO) build --locked -p lunet
 	LUNET_BIN=$(CURDIR)/target/debug/lunet lab/proxmox
+
+test-scale: ## 10,000 sessions, 1,000 LUNs, 8 shards, 1,000 changes: what that costs, over loopback; fails beyond its bounds (root, 5 minutes)
+	$(CARGO) build --locked --release -p lunet
+	$(CARGO) run --locked --release -p xtask -- scale
 
 interoperability: ## run the lab's suites against lunet and against LIO (root); writes docs/interoperability.md
 	$(BUILD)

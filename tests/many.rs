@@ -90,6 +90,22 @@ fn sixty_four_qemu_processes_write_and_read_at_once() -> Result<()> {
     Ok(())
 }
 
+/// A shell lets a program have 1,024 descriptors, and more if it asks.
+#[test]
+fn more_sessions_than_the_usual_limit_of_descriptors_log_in() -> Result<()> {
+    const MANY: u16 = 300;
+    let server = Serve::demo("64M").by(&["prlimit", "--nofile=128:4096"]).start()?;
+    let open = |qualifier| {
+        Session::open(&Login { qualifier, ..Login::new(server.portal(), DEMO_TARGET) })
+            .with_context(|| format!("session {qualifier}"))
+    };
+    let mut sessions = (0..MANY).map(open).collect::<Result<Vec<_>>>()?;
+    sessions.iter_mut().try_for_each(|session| session.settle(0))?;
+    sessions.into_iter().try_for_each(Session::logout)?;
+    server.stop()?;
+    Ok(())
+}
+
 /// What a bad client does with a fresh connection. Errors are what it deserves.
 fn misbehave(stream: &mut TcpStream, n: u64, random: &mut Random) -> Result<()> {
     let login = Login::new("", DEMO_TARGET).request().encode(false, false);

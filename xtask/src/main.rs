@@ -6,6 +6,7 @@ mod bench;
 mod conformance;
 mod conformance_nvme;
 mod planted;
+mod scale;
 
 use anyhow::Result;
 use clap::Parser;
@@ -33,6 +34,8 @@ enum Tool {
     Load(bench::initiator::LoadArguments),
     /// Plant bottlenecks one by one, and check that lunet bench names them (root, two cores)
     Planted(planted::Arguments),
+    /// Serve 1,000 LUNs to 10,000 sessions, and print what that costs; fails beyond its bounds (loopback)
+    Scale(scale::Arguments),
     /// Run libiscsi's test suite on every configuration, and write docs/conformance.md
     Conformance(conformance::Arguments),
     /// Run other projects' NVMe test suites, and write docs/conformance-nvme.md
@@ -50,6 +53,7 @@ fn main() -> Result<()> {
         Tool::Agree(arguments) => bench::agree::run(&arguments),
         Tool::Load(arguments) => bench::initiator::load(&arguments),
         Tool::Planted(arguments) => planted::run(&arguments),
+        Tool::Scale(arguments) => scale::run(&arguments),
         Tool::Conformance(arguments) => conformance::run(arguments),
         Tool::ConformanceNvme(arguments) => conformance_nvme::run(&arguments),
     }

@@ -21,6 +21,7 @@ use lunet_volume::Health;
 use lunet_volume::reserve::PASSING_FILE;
 use rustix::fs::{FlockOperation, flock};
 use rustix::io::Errno;
+use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use tracing::level_filters::LevelFilter;
 
 use crate::config::{
@@ -41,6 +42,10 @@ use crate::signals::{Signals, Wish};
 use crate::trouble::At;
 use crate::{belongs, failures, form, helper, identity, log, owned, record, secrets};
 use lunet_files as files;
+
+/// Connections that have not logged in yet: each has about 20 KiB, and nobody has proved anything.
+const FEWEST_LOGINS: usize = 256;
+const MOST_LOGINS: usize = 4096;
 
 /// Queues of NVMe controllers for each session that may be configured.
 const QUEUES: usize = 9;
@@ -133,10 +138,19 @@ fn serve_until(options: &Options) -> Result<()> {
     running.stop()
 }
 
+/// Each connection and each file of a volume is a descriptor. The usual limit is for programs with a few of them, and may be raised
+/// to what the system allows this process: those that it starts have theirs from the helper, which is not changed.
+fn take_descriptors() {
+    let limit = getrlimit(Resource::Nofile);
+    // Best effort: what is missing then shows when connections are refused, and is told there.
+    let _ = setrlimit(Resource::Nofile, Rlimit { current: limit.maximum, ..limit });
+}
+
 /// Starts the helper, and has the user serve that was asked for. There is one thread, and nothing is open yet.
 fn begin(user: Option<&str>) -> Result<()> {
     let user = user.map(User::find).transpose()?.filter(|user| !user.is_here());
     helper::start(user.as_ref().map(|user| (user.uid, user.gid)))?;
+    take_descriptors();
     sandbox::close().context("cannot give up privileges")?;
     user.map_or(Ok(()), |user| user.become_it())
 }
@@ -678,7 +692,9 @@ pub(crate) fn assemble_nvme(
 fn limits(server: &Server) -> Limits {
     let buffer_bytes = usize::try_from(server.buffer_memory).unwrap_or(usize::MAX);
     let send_with_invalidate = server.send_with_invalidate;
-    Limits { buffer_bytes, send_with_invalidate, ..Limits::default() }
+    // Of those who come back all at once after an outage, as many as the memory for them is worth.
+    let max_logins = (server.max_sessions / 4).clamp(FEWEST_LOGINS, MOST_LOGINS);
+    Limits { buffer_bytes, send_with_invalidate, max_logins, ..Limits::default() }
 }
 
 fn driver(server: &Server) -> DriverChoice {

@@ -135,10 +135,20 @@ impl Handshake {
     }
 
     /// Sends a Login Request as it is but for its flags, and waits for the answer.
-    pub fn send(&mut self, mut request: Pdu, flags: u8) -> Result<Reply> {
+    pub fn send(&mut self, request: Pdu, flags: u8) -> Result<Reply> {
+        self.ask(request, flags)?;
+        self.reply()
+    }
+
+    /// Sends a Login Request as it is but for its flags.
+    pub fn ask(&mut self, mut request: Pdu, flags: u8) -> Result<()> {
         request.header[1] = flags;
         request.set_word(28, self.exp_stat_sn);
-        request.send(&mut self.stream, false, false)?;
+        request.send(&mut self.stream, false, false)
+    }
+
+    /// Waits for the answer to a Login Request.
+    pub fn reply(&mut self) -> Result<Reply> {
         let pdu = Pdu::receive(&mut self.stream, false, false)?;
         ensure!(pdu.opcode() == opcode::LOGIN_RESPONSE, "opcode {:02x}", pdu.opcode());
         self.exp_stat_sn = pdu.word(24).wrapping_add(1);

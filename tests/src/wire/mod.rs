@@ -11,7 +11,7 @@ mod session;
 
 pub use pdu::{Pdu, crc32c};
 pub use relay::Relay;
-pub use session::{Answer, Login, Session};
+pub use session::{Answer, Login, Opening, Session};
 
 /// PDU opcodes (RFC 7143 11.2.1.2).
 pub mod opcode {

@@ -5,6 +5,8 @@ use std::net::{Ipv4Addr, TcpStream};
 use std::time::Duration;
 
 use anyhow::{Context, Result, bail, ensure};
+use rustix::io::Errno;
+use rustix::net::{RecvFlags, recv};
 use socket2::SockRef;
 
 use super::handshake::{Chap, Handshake, TO_FULL_FEATURE};
@@ -122,6 +124,62 @@ pub struct Answer {
     pub sense: Vec<u8>,
 }
 
+/// A login whose request for the full feature phase is on its way.
+pub struct Opening {
+    handshake: Handshake,
+    request: Pdu,
+}
+
+impl Opening {
+    /// Connects and asks, without CHAP, and waits for no answer.
+    pub fn begin(login: &Login<'_>) -> Result<Opening> {
+        Opening::ask(Handshake::connect(login)?, login)
+    }
+
+    fn ask(mut handshake: Handshake, login: &Login<'_>) -> Result<Opening> {
+        let request = login.request();
+        handshake.ask(request.clone(), TO_FULL_FEATURE)?;
+        Ok(Opening { handshake, request })
+    }
+
+    /// Waits for the full feature phase.
+    pub fn finish(self) -> Result<Session> {
+        let Opening { mut handshake, mut request } = self;
+        let mut keys = HashMap::new();
+        let answer = loop {
+            let reply = handshake.reply()?;
+            ensure!(reply.status == 0, "login refused: status {:04x}", reply.status);
+            let proposed = accepted(&request, &reply.keys);
+            keys.extend(reply.keys);
+            if reply.pdu.flags() & 0x83 == 0x83 {
+                break reply.pdu;
+            }
+            // The target wants another round before the transition, perhaps to hear what we say to its own proposals.
+            request.data = proposed;
+            handshake.ask(request.clone(), TO_FULL_FEATURE)?;
+        };
+        let stream = handshake.stream;
+        let number = |key: &str, default: usize| {
+            keys.get(key).and_then(|v| v.parse().ok()).unwrap_or(default)
+        };
+        let is = |key: &str, value: &str| keys.get(key).is_some_and(|v| v == value);
+        Ok(Session {
+            stream,
+            header_digest: is("HeaderDigest", "CRC32C"),
+            data_digest: is("DataDigest", "CRC32C"),
+            segment: number("MaxRecvDataSegmentLength", 8192).min(SEGMENT),
+            first_burst: number("FirstBurstLength", 65536),
+            immediate: !is("ImmediateData", "No"),
+            cmd_sn: 1,
+            exp_stat_sn: answer.word(24).wrapping_add(1),
+            max_cmd_sn: answer.word(32),
+            next_tag: 1,
+            tasks: HashMap::new(),
+            keys,
+        })
+    }
+}
+
 /// A session in full feature phase.
 pub struct Session {
     stream: TcpStream,
@@ -153,38 +211,25 @@ impl Session {
             let reply = handshake.authenticate(login, chap)?;
             ensure!(reply.status == 0, "login refused: status {:04x}", reply.status);
         }
-        let mut keys = HashMap::new();
-        let mut request = login.request();
-        let answer = loop {
-            let reply = handshake.send(request.clone(), TO_FULL_FEATURE)?;
-            ensure!(reply.status == 0, "login refused: status {:04x}", reply.status);
-            let proposed = accepted(&request, &reply.keys);
-            keys.extend(reply.keys);
-            if reply.pdu.flags() & 0x83 == 0x83 {
-                break reply.pdu;
+        Opening::ask(handshake, login)?.finish()
+    }
+
+    /// Answers the pings that have come, and waits for nothing. Commands must not be outstanding.
+    pub fn answer_pings(&mut self) -> Result<()> {
+        let flags = RecvFlags::PEEK | RecvFlags::DONTWAIT;
+        loop {
+            match recv(&self.stream, &mut [0; 1], flags) {
+                Err(Errno::AGAIN) => return Ok(()),
+                Ok((0, _)) => bail!("the target has closed the connection"),
+                other => drop(other?),
             }
-            // The target wants another round before the transition, perhaps to hear what we say to its own proposals.
-            request.data = proposed;
-        };
-        let stream = handshake.stream;
-        let number = |key: &str, default: usize| {
-            keys.get(key).and_then(|v| v.parse().ok()).unwrap_or(default)
-        };
-        let is = |key: &str, value: &str| keys.get(key).is_some_and(|v| v == value);
-        Ok(Session {
-            stream,
-            header_digest: is("HeaderDigest", "CRC32C"),
-            data_digest: is("DataDigest", "CRC32C"),
-            segment: number("MaxRecvDataSegmentLength", 8192).min(SEGMENT),
-            first_burst: number("FirstBurstLength", 65536),
-            immediate: !is("ImmediateData", "No"),
-            cmd_sn: 1,
-            exp_stat_sn: answer.word(24).wrapping_add(1),
-            max_cmd_sn: answer.word(32),
-            next_tag: 1,
-            tasks: HashMap::new(),
-            keys,
-        })
+            let pdu = self.receive()?;
+            match pdu.opcode() {
+                opcode::NOP_IN if pdu.word(20) != u32::MAX => self.answer_ping(&pdu)?,
+                opcode::NOP_IN | opcode::ASYNC => {}
+                other => bail!("unexpected PDU {other:02x}: {:02x?}", pdu.header),
+            }
+        }
     }
 
     /// Are both digests on?

@@ -8,14 +8,14 @@ pub mod compare;
 mod idle;
 pub mod initiator;
 mod loads;
-mod machine;
+pub mod machine;
 pub mod neighbour;
 mod peers;
 mod report;
 pub mod restart;
-mod spread;
+pub mod spread;
 pub mod transports;
-mod usage;
+pub mod usage;
 mod watch;
 
 use std::fs;

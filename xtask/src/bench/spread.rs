@@ -21,6 +21,11 @@ impl Spread {
         Some(Spread { median, least, greatest })
     }
 
+    /// The middle.
+    pub fn median(self) -> f64 {
+        self.median
+    }
+
     /// For tables of large counts.
     pub fn thousands(self) -> String {
         let Spread { median, least, greatest } = self;

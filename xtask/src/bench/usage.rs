@@ -15,6 +15,18 @@ pub fn cpu(pid: u32) -> Result<Duration> {
     parse_cpu(&stat).with_context(|| format!("/proc/{pid}/stat: {stat}"))
 }
 
+/// CPU time of the threads that a process has now, to the nanosecond: what the scheduler says of each.
+pub fn cpu_of_threads(pid: u32) -> Result<Duration> {
+    let mut sum = Duration::ZERO;
+    for thread in fs::read_dir(format!("/proc/{pid}/task"))? {
+        // A thread may have ended meanwhile.
+        let Ok(text) = fs::read_to_string(thread?.path().join("schedstat")) else { continue };
+        let ran = text.split_whitespace().next().and_then(|word| word.parse().ok());
+        sum += Duration::from_nanos(ran.with_context(|| format!("schedstat: {text}"))?);
+    }
+    Ok(sum)
+}
+
 /// The same with the processes that it has started and that still run.
 pub fn cpu_of_all(pid: u32) -> Result<Duration> {
     let mut sum = cpu(pid)?;

@@ -17,7 +17,7 @@ impl Page {
     pub fn check(path: &Path) -> Result<Self> {
         let name = path.display();
         if fs::metadata(path).is_ok_and(|about| !about.is_file()) {
-            bail!("{name} is there and is no file: choose another name for --html");
+            bail!("{name} is there and is no file: choose another name");
         }
         let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty());
         let folder = folder.unwrap_or(Path::new("."));
