@@ -356,6 +356,15 @@ fn an_image_that_grows_is_seen_whoever_has_resized_it() -> Result<()> {
     assert_eq!(capacity(&mut session, 0)?.blocks, 32 << 11);
     session.write(0, (32 << 11) - 8, &bytes, BLOCK)?;
     assert!(session.read(0, (24 << 11) - 8, 8, BLOCK)? == bytes);
+    // Whether or not the server has seen the new size yet: what it knows is not what an image is cut by.
+    for (larger, smaller) in [("48M", "40MiB"), ("64M", "56MiB"), ("80M", "72MiB")] {
+        ceph.rbd(&["resize", "grows", "--size", larger, "--no-progress"])?;
+        let refused = server.refuses(&["volume", "resize", "a", smaller])?;
+        ensure!(refused.contains("shrink") || refused.contains("not made shorter"), "{refused}");
+    }
+    until(PATIENCE, || Ok(volume(&server)?["size_bytes"] == 80 << 20))?;
+    session.settle(0)?;
+    assert!(session.read(0, (32 << 11) - 8, 8, BLOCK)? == bytes, "nothing was cut");
     server.stop()?;
     Ok(())
 }

@@ -128,7 +128,7 @@ fn an_owner_says_that_no_standby_is_there_and_a_standby_that_its_owner_is_not_re
         Ok(told(&one)?["trouble"].is_null() && told(&two)?["trouble"].is_null())
     })?;
     insist(&mut host, &read16(0, 1), BLOCK, &[])?;
-    drop(one.kill()?);
+    one.kill()?;
     let why = says(&two, "no standby is there")?;
     ensure!(why.contains("gateways 1 or 3"), "{why}");
     Ok(())

@@ -341,3 +341,19 @@ pub(crate) unsafe fn text_at(text: *const c_char) -> String {
     // SAFETY: as the caller says.
     unsafe { CStr::from_ptr(text) }.to_string_lossy().into_owned()
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn who_is_shut_out_does_not_know_whether_his_change_has_come_about() {
+        let text = |result: Result<(), Error>| result.expect_err("it failed").to_string();
+        let unsure = text(changed("remove the snapshot", -libc::ESHUTDOWN));
+        assert!(unsure.contains("may have been done") && unsure.contains("remove the snapshot"));
+        // Who only looks has changed nothing.
+        assert!(!text(done("list the snapshots", -libc::ESHUTDOWN)).contains("may have been"));
+        assert!(!text(changed("remove the snapshot", -libc::EBUSY)).contains("may have been"));
+        assert!(changed("remove the snapshot", 0).is_ok());
+    }
+}
