@@ -19,7 +19,7 @@ use clap::Args;
 use lunet_e2e::nvme;
 use lunet_e2e::server::{Serve, Server};
 use lunet_e2e::wire::Session;
-use rustix::process::{Resource, Rlimit, setrlimit};
+use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use tempfile::TempDir;
 
 use crate::bench::machine;
@@ -30,8 +30,8 @@ use figures::{Bound, Figures};
 /// How long the sessions are watched that do nothing.
 const WATCHED: Duration = Duration::from_secs(10);
 
-/// What every file of a process may take: sockets of the sessions, and files of the volumes for each shard.
-const DESCRIPTORS: u64 = 200_000;
+/// Descriptors of a server beside those of sessions and volumes.
+const OTHERS: usize = 1000;
 
 /// What is aimed at.
 const STORM_SECONDS: f64 = 10.0;
@@ -78,7 +78,7 @@ pub struct Arguments {
 
 /// Runs everything, prints the figures, and fails if a bound is broken.
 pub fn run(arguments: &Arguments) -> Result<()> {
-    raise_limit()?;
+    raise_limit(arguments)?;
     let about = machine::look()?;
     let scratch = TempDir::with_prefix_in("lunet-scale-", &arguments.scratch)?;
     let large = TempDir::with_prefix_in("lunet-scale-", &arguments.large)?;
@@ -119,9 +119,19 @@ struct Everybody {
     hosts: Vec<nvme::Host>,
 }
 
-fn raise_limit() -> Result<()> {
-    let limit = Rlimit { current: Some(DESCRIPTORS), maximum: Some(DESCRIPTORS) };
-    setrlimit(Resource::Nofile, limit).context("RLIMIT_NOFILE cannot be raised: run it as root")
+/// A session is a descriptor here and one of the server, which has each volume's file open once for each shard.
+fn raise_limit(arguments: &Arguments) -> Result<()> {
+    let files = arguments.luns * (arguments.shards + 6);
+    let needed = (arguments.sessions + 2 * arguments.controllers + files + OTHERS) as u64;
+    let maximum = getrlimit(Resource::Nofile).maximum;
+    if maximum.is_none_or(|maximum| maximum >= needed) {
+        let limit = Rlimit { current: maximum, maximum };
+        return setrlimit(Resource::Nofile, limit).context("RLIMIT_NOFILE cannot be raised");
+    }
+    let limit = Rlimit { current: Some(needed), maximum: Some(needed) };
+    setrlimit(Resource::Nofile, limit).with_context(|| {
+        format!("{needed} descriptors are needed (RLIMIT_NOFILE): run it as root, or with fewer --sessions or --luns")
+    })
 }
 
 fn start(shape: &Shape, scratch: &TempDir, figures: &mut Figures) -> Result<(Crowd, Crowd)> {
@@ -156,8 +166,9 @@ fn fill(crowd: &Crowd, arguments: &Arguments, figures: &mut Figures) -> Result<E
     let cpu = usage::cpu_of_threads(pid)? - cpu;
     let mut sessions = logged_in.sessions;
     let how = format!(
-        "{} sessions connect at once, from {} addresses, to {} targets; up to the last one in its full feature phase",
+        "{} sessions, {} of them logging in at a time, from {} addresses, to {} targets; up to the last one in its full feature phase",
         arguments.sessions,
+        storm::THREADS * storm::AT_ONCE,
         storm::ADDRESSES,
         config::TARGETS
     );

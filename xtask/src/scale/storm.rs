@@ -14,7 +14,11 @@ use super::config;
 pub const ADDRESSES: usize = 64;
 
 /// Threads that log in. More of them than processors would only take them from the server.
-const THREADS: usize = 2;
+pub const THREADS: usize = 2;
+
+/// Logins that a thread has begun and not ended. Hosts answer at once; here one answers after the other, and those that wait for their
+/// turn must be fewer than the server lets log in at a time.
+pub const AT_ONCE: usize = 256;
 
 /// How often a host tries, and what it waits in between.
 const TRIES: usize = 100;
@@ -30,7 +34,7 @@ pub struct LoggedIn {
     pub again: usize,
 }
 
-/// Logs so many in: each thread connects all of its own before it reads the first answer.
+/// Logs so many in, as fast as they can.
 pub fn log_in(server: &Server, sessions: usize) -> Result<LoggedIn> {
     let begun = Instant::now();
     let each = sessions.div_ceil(THREADS).max(1);
@@ -60,12 +64,14 @@ fn part_of(portal: &str, numbers: &[usize]) -> Result<(Vec<Session>, usize)> {
         if missing.is_empty() {
             return Ok((sessions.into_iter().flatten().collect(), again));
         }
-        let begun: Vec<_> = missing.iter().map(|at| (*at, begin(portal, numbers[*at]))).collect();
         let mut last = None;
-        for (at, opening) in begun {
-            match opening.and_then(Opening::finish) {
-                Ok(session) => sessions[at] = Some(session),
-                Err(error) => last = Some(error),
+        for some in missing.chunks(AT_ONCE) {
+            let begun: Vec<_> = some.iter().map(|at| (*at, begin(portal, numbers[*at]))).collect();
+            for (at, opening) in begun {
+                match opening.and_then(Opening::finish) {
+                    Ok(session) => sessions[at] = Some(session),
+                    Err(error) => last = Some(error),
+                }
             }
         }
         let Some(error) = last else { continue };
