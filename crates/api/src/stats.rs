@@ -81,6 +81,9 @@ pub struct ShardLoad {
     pub time_us: u64,
     /// Processor time of its thread, in microseconds. Work that may block runs on other threads.
     pub cpu_us: u64,
+    /// How much of that went into polling (`busy-poll`) that found nothing, in microseconds: the shard had nothing to do then.
+    #[serde(skip_serializing_if = "is_zero")]
+    pub polled_us: u64,
     /// How long its thread was ready to run and another one had the processor, in microseconds; 0 if the kernel does not
     /// count it.
     #[serde(skip_serializing_if = "is_zero")]

@@ -131,6 +131,8 @@ pub(crate) fn shards(text: &mut Text, loads: &[ShardLoad]) {
     each("lunet_shard_cpu_seconds", counter, "Processor time of a shard's thread.", &|load| {
         load.cpu_us as f64 / 1e6
     });
+    let help = "Processor time of a shard's thread in which it polled for work and found none.";
+    each("lunet_shard_polled_seconds", counter, help, &|load| load.polled_us as f64 / 1e6);
     let help = "Time in which a shard's thread was ready and another one had the processor.";
     each("lunet_shard_ready_seconds", counter, help, &|load| load.ready_us as f64 / 1e6);
     each("lunet_shard_waits", counter, "How often a shard has waited for events.", &|load| {

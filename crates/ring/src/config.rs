@@ -67,4 +67,7 @@ pub struct Counters {
     pub polled_receives: u64,
     /// Sends that the socket took only a part of, and that were continued.
     pub partial_sends: u64,
+    /// How long it has polled without finding anything, in nanoseconds: time of the processor in which there was nothing to
+    /// do.
+    pub looked_ns: u64,
 }

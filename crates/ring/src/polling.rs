@@ -61,17 +61,44 @@ pub(crate) struct Polling {
     begun: Option<Instant>,
     /// It has looked in vain.
     vain: bool,
+    /// When the look that goes on was last without an event.
+    nothing: Option<Instant>,
+    /// How long looks were without an event, in all.
+    looked: Duration,
 }
 
 impl Polling {
     pub(crate) fn new(how: BusyPoll) -> Self {
         let counted = Instant::now();
         let (credit, begun) = (SAVED, None);
-        Self { how, worked: false, soon: 0, batch: 0, credit, counted, begun, vain: false }
+        Self {
+            how,
+            worked: false,
+            soon: 0,
+            batch: 0,
+            credit,
+            counted,
+            begun,
+            vain: false,
+            nothing: None,
+            looked: Duration::ZERO,
+        }
+    }
+
+    /// How long looks were without an event, in all: time of the processor in which there was nothing to do.
+    pub(crate) const fn looked(&self) -> Duration {
+        self.looked
+    }
+
+    /// A look has found nothing so far. What was done before the first time is work, such as what was submitted then.
+    pub(crate) fn nothing_yet(&mut self, now: Instant) {
+        let since = self.nothing.replace(now);
+        self.looked += since.map_or(Duration::ZERO, |since| now.saturating_duration_since(since));
     }
 
     /// A wait begins that may sleep. Until when to look first, if at all.
     pub(crate) fn begin(&mut self) -> Option<Instant> {
+        self.nothing = None;
         match self.how {
             BusyPoll::For(Duration::ZERO) => None,
             BusyPoll::For(time) => self.worked.then(|| Instant::now() + time),
@@ -207,6 +234,14 @@ mod tests {
         assert!(polling.begin().is_some_and(|end| end > Instant::now()));
         polling.ended(0);
         assert!(polling.begin().is_none());
+        // Work comes before the first look that finds nothing.
+        let now = Instant::now();
+        polling.nothing_yet(now);
+        polling.nothing_yet(now + LOOK);
+        polling.ended(1);
+        polling.begin();
+        polling.nothing_yet(now + 2 * LOOK);
+        assert_eq!(polling.looked(), LOOK);
         let mut off = Polling::new(BusyPoll::OFF);
         off.ended(1);
         assert!(off.begin().is_none());

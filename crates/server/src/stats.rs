@@ -28,6 +28,8 @@ pub struct ShardLoad {
     pub time_us: u64,
     /// Processor time of its thread, in microseconds. Work that may block runs on other threads.
     pub cpu_us: u64,
+    /// How much of that went into polling that found nothing, in microseconds.
+    pub polled_us: u64,
     /// How long its thread was ready to run and another one had the processor, in microseconds; 0 if the system does
     /// not tell.
     pub ready_us: u64,

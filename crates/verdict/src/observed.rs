@@ -9,6 +9,11 @@ use super::parts::PartUse;
 /// What takes no longer than so many loop iterations of a shard may be the time of the shard itself.
 pub(crate) const ITERATIONS: f64 = 8.0;
 
+/// The processor time of a shard without that in which it polled and found nothing.
+const fn worked(load: &ShardLoad) -> u64 {
+    load.cpu_us.saturating_sub(load.polled_us)
+}
+
 /// What one shard did in the interval.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct ShardUse {
@@ -40,7 +45,8 @@ impl ShardUse {
         let waits = now.waits.saturating_sub(then.waits).max(1);
         Self {
             shard: now.shard,
-            used: share(then.cpu_us, now.cpu_us).min(1.0),
+            // Who polls has nothing to do.
+            used: share(worked(then), worked(now)).min(1.0),
             ready: share(then.ready_us, now.ready_us).min(1.0),
             iteration_ns: elapsed.as_nanos() as f64 / waits as f64,
             buffers: now.buffer_used_bytes as f64 / now.buffer_bytes.max(1) as f64,

@@ -156,8 +156,12 @@ fn a_shard_without_idle_time_binds_what_does_not_wait_for_slow_storage() {
         assert_eq!(told.server.bound_by, BoundBy::ShardCpu);
         assert!(told.server.sentence.contains("shard 0"), "{}", told.server.sentence);
     }
-    let told = judged(&server(vec![quick], 0.5, 0.0, 10_000));
+    let told = judged(&server(vec![quick.clone()], 0.5, 0.0, 10_000));
     assert_eq!(told.server.bound_by, BoundBy::Storage);
+    // One that uses its processor to look for work has none.
+    let mut polls = server(vec![quick], 0.99, 0.0, 10_000);
+    polls.loads[0].polled_us = 490_000;
+    assert_eq!(judged(&polls).server.bound_by, BoundBy::Storage);
 }
 
 #[test]

@@ -208,6 +208,7 @@ fn load(load: &lunet_server::stats::ShardLoad) -> ShardLoad {
         shard: load.shard as u64,
         time_us: load.time_us,
         cpu_us: load.cpu_us,
+        polled_us: load.polled_us,
         ready_us: load.ready_us,
         waits: load.waits,
         operations: load.operations,

@@ -137,12 +137,13 @@ impl Epoll {
             polling: Polling::new(config.busy_poll),
             retry_accept: None,
             waker,
-            counters: Counters { waits: 0, operations: 0, polled_receives: 0, partial_sends: 0 },
+            counters: Counters::default(),
         })
     }
 
     pub(crate) const fn counters(&self) -> Counters {
-        self.counters
+        let looked_ns = self.polling.looked().as_nanos() as u64;
+        Counters { looked_ns, ..self.counters }
     }
 
     pub(crate) fn wait(
@@ -173,6 +174,7 @@ impl Epoll {
                 self.polling.in_vain();
             }
             if !look_only && look_until.is_some() {
+                self.polling.nothing_yet(now);
                 found = source.poll();
                 look_only = true;
             } else if !look_only && !std::mem::replace(&mut rested, true) {

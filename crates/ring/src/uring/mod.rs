@@ -84,7 +84,8 @@ impl Uring {
     }
 
     pub(crate) const fn counters(&self) -> Counters {
-        self.queue.counters
+        let looked_ns = self.polling.looked().as_nanos() as u64;
+        Counters { looked_ns, ..self.queue.counters }
     }
 
     /// Whether to skip the first attempt of a receive on a drained socket.
@@ -196,7 +197,9 @@ impl Uring {
             if found || events.len() > before {
                 return Ok(true);
             }
-            if Instant::now() >= end {
+            let now = Instant::now();
+            self.polling.nothing_yet(now);
+            if now >= end {
                 return Ok(false);
             }
             std::hint::spin_loop();

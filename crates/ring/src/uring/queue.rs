@@ -114,7 +114,7 @@ pub(super) struct Queue {
 
 impl Queue {
     pub(super) fn new(ring: IoUring, taskrun_flag: bool) -> Self {
-        let counters = Counters { waits: 0, operations: 0, polled_receives: 0, partial_sends: 0 };
+        let counters = Counters::default();
         Self { ring, backlog: VecDeque::new(), in_flight: 0, taskrun_flag, counters }
     }
 

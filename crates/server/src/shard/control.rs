@@ -74,6 +74,7 @@ impl<F: Front> Shard<F> {
             shard: self.core.member.first_shard() + self.number,
             time_us: lunet_os::time::since(self.core.started).as_micros() as u64,
             cpu_us: cpu.tv_sec as u64 * 1_000_000 + cpu.tv_nsec as u64 / 1000,
+            polled_us: counters.looked_ns / 1000,
             ready_us: ready_time().map_or(0, |time| time.as_micros() as u64),
             waits: counters.waits,
             operations: counters.operations,
