@@ -98,6 +98,6 @@ pub struct Config {
     pub shards: Option<usize>,
     /// The event loop's driver.
     pub driver: DriverChoice,
-    /// How long a shard looks for new work before it sleeps; zero (the default) never burns a core.
+    /// When a shard looks for new work before it sleeps.
     pub busy_poll: lunet_ring::BusyPoll,
 }

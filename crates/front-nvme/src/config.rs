@@ -202,6 +202,6 @@ pub struct Config<Fc: Face> {
     pub shards: Option<usize>,
     /// The event loop's driver.
     pub driver: DriverChoice,
-    /// How long a shard looks for new work before it sleeps; zero never burns a core.
+    /// When a shard looks for new work before it sleeps.
     pub busy_poll: lunet_ring::BusyPoll,
 }

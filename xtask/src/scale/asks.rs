@@ -59,7 +59,7 @@ pub fn all(crowded: &mut Crowd, alone: &mut Crowd, figures: &mut Figures) -> Res
         "`lunet config check`",
         took,
         "ms",
-        "of 1,000 volumes, the whole command",
+        "of all volumes, the whole command",
         Bound::None,
     );
     let mut pages = Vec::new();

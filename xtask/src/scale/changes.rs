@@ -39,7 +39,7 @@ pub fn run(
     millis.sort_by(f64::total_cmp);
     let at = |part: f64| millis[((millis.len() - 1) as f64 * part) as usize];
     let how = format!(
-        "{count} changes by the command line, one after another, of 1,000 volumes and beside all sessions: create, limit, map, unmap, delete; none failed; 99 % took less than {:.0} ms, the longest {:.0} ms",
+        "{count} changes by the command line, one after another, among all volumes and beside all sessions: create, limit, map, unmap, delete; none failed; 99 % took less than {:.0} ms, the longest {:.0} ms",
         at(0.99),
         at(1.0)
     );

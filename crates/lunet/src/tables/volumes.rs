@@ -40,25 +40,24 @@ pub(super) fn faults(out: &mut String, name: &str, faults: &[Fault]) {
                  the file systems on it\n"
             ));
         }
-        // An image of a cluster is no file that could be put back.
-        if fault.state == FaultState::StorageCutShort {
+        // The text of a volume that is not served says it itself.
+        if fault.state.is_lost() && !text.starts_with("not served") {
+            // An image of a cluster is no file that could be put back.
+            let of = if fault.state == FaultState::StorageCutShort {
+                out.push_str(&format!(
+                    "    fix of an image of Ceph: `lunet volume resize {name} SIZE`, with the size that it had: what lay behind its \
+                     end is zeroes then\n"
+                ));
+                " of a file"
+            } else {
+                ""
+            };
             out.push_str(&format!(
-                "    fix of an image of Ceph: `lunet volume resize {name} SIZE`, with the size that it had: what lay behind its end \
-                 is zeroes then\n    fix of a file: "
+                "    fix{of}: put its own file back and restart lunet; or `lunet volume recreate {name} --yes` (empty) or `lunet \
+                 volume adopt {name} --yes` (what is there now)\n"
             ));
-            out.push_str(&own_back(&name));
-        } else if fault.state.is_lost() && !text.starts_with("not served") {
-            out.push_str(&format!("    fix: {}", own_back(&name)));
         }
     }
-}
-
-/// What to do with a file that is not the volume's.
-fn own_back(name: &str) -> String {
-    format!(
-        "put its own file back and restart lunet; or `lunet volume recreate {name} --yes` (empty) or `lunet volume adopt {name} \
-         --yes` (what is there now)\n"
-    )
 }
 
 const HEADS: [&str; 8] =
