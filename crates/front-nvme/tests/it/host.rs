@@ -277,6 +277,16 @@ impl Queue {
         }
     }
 
+    /// Takes what the server has sent by now, and returns whether a command has ended.
+    pub fn has_ended(&mut self, tag: Tag) -> bool {
+        self.stream.set_nonblocking(true).expect("a socket");
+        self.receive_or(|| {});
+        self.stream.set_nonblocking(false).expect("a socket");
+        self.send(Sent::default());
+        self.work();
+        self.ended.iter().any(|ended| ended.tag == tag)
+    }
+
     /// Waits until the server closes the connection.
     pub fn wait_for_end(&mut self) {
         while self.failed.is_none() {
