@@ -92,13 +92,19 @@ pub struct ShardLoad {
     pub waits: u64,
     /// Operations given to the kernel.
     pub operations: u64,
+    /// Messages that it has read of other shards and threads, without questions for reports such as this one.
+    #[serde(skip_serializing_if = "is_zero")]
+    pub messages: u64,
     /// Connections right now.
     pub connections: u64,
     /// Commands that are being carried out right now, those without an initiator included.
     pub commands_in_flight: u64,
     /// Bytes of buffer memory in use right now.
     pub buffer_used_bytes: u64,
-    /// Bytes of buffer memory.
+    /// Bytes of buffer memory that the system has given, as far as it was needed lately; 0 if the server is too old to tell.
+    #[serde(skip_serializing_if = "is_zero")]
+    pub buffer_resident_bytes: u64,
+    /// Bytes of buffer memory that there may be.
     pub buffer_bytes: u64,
 }
 

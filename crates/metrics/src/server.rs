@@ -140,6 +140,8 @@ pub(crate) fn shards(text: &mut Text, loads: &[ShardLoad]) {
     });
     let help = "Operations that a shard has given to the kernel.";
     each("lunet_shard_operations", counter, help, &|load| load.operations as f64);
+    let help = "Messages that a shard has read of other shards and threads, without questions for reports.";
+    each("lunet_shard_messages", counter, help, &|load| load.messages as f64);
     each("lunet_shard_connections", gauge, "Connections of a shard.", &|load| {
         load.connections as f64
     });
@@ -148,7 +150,12 @@ pub(crate) fn shards(text: &mut Text, loads: &[ShardLoad]) {
     each("lunet_shard_buffer_used_bytes", gauge, "Buffer memory in use.", &|load| {
         load.buffer_used_bytes as f64
     });
-    each("lunet_shard_buffer_bytes", gauge, "Buffer memory.", &|load| load.buffer_bytes as f64);
+    let help = "Buffer memory that the system has given, as far as it was needed lately.";
+    each("lunet_shard_buffer_resident_bytes", gauge, help, &|load| {
+        load.buffer_resident_bytes as f64
+    });
+    let help = "Buffer memory that there may be.";
+    each("lunet_shard_buffer_bytes", gauge, help, &|load| load.buffer_bytes as f64);
 }
 
 /// How portals are served, and why not over RDMA.

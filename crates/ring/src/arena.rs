@@ -3,7 +3,7 @@
 use std::cell::{Cell, RefCell};
 use std::fmt;
 use std::io;
-use std::ops::{Deref, DerefMut};
+use std::ops::{Deref, DerefMut, Range};
 use std::ptr::NonNull;
 use std::rc::Rc;
 
@@ -13,9 +13,15 @@ use crate::mapping::{Mapping, PAGE};
 /// The largest buffer: 1 MiB.
 pub const MAX_BUF: usize = PAGE << MAX_ORDER;
 
-/// io_uring registers buffers of at most 1 GiB each, so a large arena is registered in parts. A
-/// [`Buf`] is aligned to its size and never crosses a part.
-pub(crate) const PART: usize = 1 << 30;
+/// What becomes memory, is registered with io_uring, and is given back at a time. io_uring takes 16,384 of them, which is the
+/// largest arena. A [`Buf`] is aligned to its size and never crosses a part.
+pub(crate) const PART: usize = 4 << 20;
+
+/// Blocks of the largest size in a part.
+const BLOCKS: usize = PART / MAX_BUF;
+
+/// Memory that stays whatever the demand is, in bytes: who comes next is served without a fault.
+pub const RESIDENT_LEAST: usize = 2 * PART;
 
 #[derive(Debug)]
 struct Shared {
@@ -32,6 +38,8 @@ struct Shared {
     reserved_of_shared: Cell<usize>,
     /// How often memory came back, or went on to another account.
     releases: Cell<u64>,
+    /// A device has all of it: nothing is given back to the system.
+    pinned: Cell<bool>,
 }
 
 impl Shared {
@@ -45,6 +53,12 @@ impl Shared {
             Some(page) => (&self.kept, page),
             None => (&self.buddy, page),
         }
+    }
+
+    /// The books that a block of the largest size is in, and its number there.
+    fn books_of_block(&self, block: usize) -> (&RefCell<Buddy>, usize) {
+        let (books, page) = self.books((block << MAX_ORDER) as u32);
+        (books, page as usize >> MAX_ORDER)
     }
 
     fn put(&self, page: u32, order: u8) {
@@ -89,6 +103,7 @@ impl Arena {
             reserved: Cell::new(0),
             reserved_of_shared: Cell::new(0),
             releases: Cell::new(0),
+            pinned: Cell::new(false),
         })))
     }
 
@@ -192,20 +207,103 @@ impl Arena {
         self.0.mapping.len()
     }
 
+    /// Bytes that have memory, as far as it was needed: the rest of the arena is address space. What a device
+    /// [has](Self::span) is all there.
+    pub fn resident_bytes(&self) -> usize {
+        let shared = &self.0;
+        if shared.pinned.get() {
+            return self.total_bytes();
+        }
+        let blocks = shared.buddy.borrow().touched_blocks() + shared.kept.borrow().touched_blocks();
+        blocks * MAX_BUF
+    }
+
+    /// Gives memory back to the system that was not needed since the last call. What is taken next is memory that is there.
+    /// `leave` is told each part before, and may keep it by saying no.
+    pub(crate) fn shrink(&self, mut leave: impl FnMut(usize) -> bool) {
+        let shared = &self.0;
+        let needed: usize = [&shared.buddy, &shared.kept]
+            .map(|books| books.borrow_mut().look() * PAGE)
+            .iter()
+            .sum();
+        // As much again for who comes next.
+        let least = RESIDENT_LEAST.max(needed + needed / 2).next_multiple_of(PART);
+        let mut resident = self.resident_bytes();
+        if shared.pinned.get() || resident <= least {
+            return;
+        }
+        for part in (0..self.part_count()).rev() {
+            if resident.saturating_sub(PART) < least {
+                break;
+            }
+            let freed = self.part_memory(part);
+            if freed.is_some_and(|bytes| bytes > 0) && leave(part) && self.discard(part) {
+                resident -= freed.unwrap_or(0);
+            }
+        }
+        for books in [&shared.buddy, &shared.kept] {
+            books.borrow_mut().prefer_touched();
+        }
+    }
+
+    /// Bytes of a part that have memory; `None` if something of it is in use.
+    fn part_memory(&self, part: usize) -> Option<usize> {
+        let mut bytes = 0;
+        for block in self.blocks_of(part) {
+            let (books, block) = self.0.books_of_block(block);
+            let books = books.borrow();
+            if !books.is_whole(block) {
+                return None;
+            }
+            bytes += MAX_BUF * usize::from(books.is_touched(block));
+        }
+        Some(bytes)
+    }
+
+    fn discard(&self, part: usize) -> bool {
+        let (_, len) = self.part(part);
+        if !self.0.mapping.discard(part * PART, len) {
+            return false;
+        }
+        for block in self.blocks_of(part) {
+            let (books, block) = self.0.books_of_block(block);
+            books.borrow_mut().forget(block);
+        }
+        true
+    }
+
+    /// All of a part is memory from now on.
+    pub(crate) fn note_memory(&self, part: usize) {
+        for block in self.blocks_of(part) {
+            let (books, block) = self.0.books_of_block(block);
+            books.borrow_mut().touch(block);
+        }
+    }
+
+    fn blocks_of(&self, part: usize) -> Range<usize> {
+        let blocks = self.total_bytes() / MAX_BUF;
+        part * BLOCKS..((part + 1) * BLOCKS).min(blocks)
+    }
+
     /// All of its memory, to register it with a device: the first byte, and the length in bytes. It
-    /// stays mapped while a clone of the arena or one of its buffers lives.
+    /// stays mapped while a clone of the arena or one of its buffers lives, and is never given back to the system.
     pub fn span(&self) -> (NonNull<u8>, usize) {
+        self.0.pinned.set(true);
         (self.0.mapping.start(), self.0.mapping.len())
     }
 
-    /// The parts to register with io_uring, in order: address and length.
-    pub(crate) fn parts(&self) -> impl Iterator<Item = (NonNull<u8>, usize)> + '_ {
-        let total = self.total_bytes();
-        (0..total).step_by(PART).map(move |at| {
-            // SAFETY: `at` < `total`, the length of the mapping.
-            let start = unsafe { self.0.mapping.start().add(at) };
-            (start, PART.min(total - at))
-        })
+    /// How many parts there are to be registered with io_uring.
+    pub(crate) fn part_count(&self) -> usize {
+        self.total_bytes().div_ceil(PART)
+    }
+
+    /// A part: address and length.
+    pub(crate) fn part(&self, part: usize) -> (NonNull<u8>, usize) {
+        let (at, total) = (part * PART, self.total_bytes());
+        assert!(at < total, "a part beyond the arena");
+        // SAFETY: `at` < `total`, the length of the mapping.
+        let start = unsafe { self.0.mapping.start().add(at) };
+        (start, PART.min(total - at))
     }
 }
 
@@ -472,7 +570,7 @@ impl Buf {
         unsafe { self.shared.mapping.start().add(self.offset()) }
     }
 
-    /// Which part of the arena (see [`Arena::parts`]) the buffer lies in.
+    /// Which [part](Arena::part) of the arena the buffer lies in.
     pub(crate) fn part(&self) -> u16 {
         (self.offset() / PART) as u16
     }
@@ -718,6 +816,65 @@ mod tests {
         assert_eq!(held(), (0, 4096, 0));
         drop(buf);
         assert_eq!(held(), (0, 0, 0));
+    }
+
+    #[test]
+    fn memory_comes_by_demand_and_goes_when_it_was_not_needed() {
+        const TOTAL: usize = 64 << 20;
+        let arena = Arena::with_kept(TOTAL, TOTAL / 4).expect("a small mapping");
+        assert_eq!((arena.resident_bytes(), arena.total_bytes()), (0, TOTAL));
+        let mut bufs: Vec<Buf> = (0..40).filter_map(|_| arena.alloc(MAX_BUF)).collect();
+        bufs.iter_mut().for_each(|buf| buf.fill(7));
+        assert_eq!(arena.resident_bytes(), 40 << 20);
+        let (mut told, stays) = (Vec::new(), bufs.pop().expect("one"));
+        drop(bufs);
+        arena.shrink(|_| unreachable!("it was needed just now"));
+        assert_eq!(arena.resident_bytes(), 40 << 20);
+        arena.shrink(|part| {
+            told.push(part);
+            part != 5
+        });
+        // The one that is in use, the one that was to be kept, and what stays whatever the demand is.
+        assert_eq!(arena.resident_bytes(), RESIDENT_LEAST);
+        assert!(told.contains(&5) && !told.contains(&9), "{told:?}");
+        assert!(stays.iter().all(|byte| *byte == 7), "what is in use stays as it is");
+        // What is there is taken before what is not.
+        let again: Vec<Buf> = (0..4).filter_map(|_| arena.alloc(MAX_BUF)).collect();
+        assert_eq!(arena.resident_bytes(), RESIDENT_LEAST);
+        drop((again, stays));
+        assert_eq!((arena.free_bytes(), arena.alloc(1).map(|buf| buf.len())), (TOTAL, Some(1)));
+    }
+
+    #[test]
+    fn a_part_that_is_for_all_and_for_reserves_goes_only_if_both_are_free() {
+        // Three parts and a half; the third one is for all but for its last MiB.
+        let arena = Arena::with_kept(14 << 20, 3 << 20).expect("a small mapping");
+        let account = Account::default();
+        let all: Vec<Buf> = std::iter::from_fn(|| arena.alloc(MAX_BUF)).collect();
+        let reserve = arena.reserve_kept(MAX_RESERVE).expect("room");
+        let mut own = reserve.alloc_for(MAX_RESERVE, &account).expect("its own");
+        own.fill(7);
+        drop(all);
+        assert_eq!(arena.resident_bytes(), (11 + 1) << 20);
+        arena.shrink(|_| true);
+        arena.shrink(|part| {
+            assert_ne!(part, 2, "a reserve is in it");
+            true
+        });
+        assert_eq!(arena.resident_bytes(), RESIDENT_LEAST);
+        assert!(own.iter().all(|byte| *byte == 7));
+        drop((own, reserve));
+        assert_eq!((arena.free_bytes(), arena.reserved_bytes()), (14 << 20, 0));
+    }
+
+    #[test]
+    fn what_a_device_has_is_never_given_back() {
+        let arena = Arena::new(32 << 20).expect("a small mapping");
+        drop((0..32).filter_map(|_| arena.alloc(MAX_BUF)).collect::<Vec<Buf>>());
+        arena.span();
+        arena.shrink(|_| unreachable!("a device has it"));
+        arena.shrink(|_| unreachable!("a device has it"));
+        assert_eq!(arena.resident_bytes(), 32 << 20);
     }
 
     #[test]

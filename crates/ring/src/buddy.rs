@@ -64,6 +64,12 @@ pub(crate) struct Buddy {
     heads: [u32; ORDERS],
     kept: [Kept; ORDERS],
     free_pages: usize,
+    /// The least of that since the last look.
+    least_free: usize,
+    /// For each block of the largest size, whether something was taken of it since its memory was given back.
+    touched: Vec<bool>,
+    /// How many these are.
+    touched_blocks: usize,
 }
 
 impl Buddy {
@@ -73,7 +79,15 @@ impl Buddy {
         let count = blocks << MAX_ORDER;
         assert!(count < NONE as usize, "too many pages for the arena's books");
         let (heads, kept) = ([NONE; ORDERS], [Kept::NONE; ORDERS]);
-        let mut buddy = Self { pages: vec![page; count], heads, kept, free_pages: count };
+        let mut buddy = Self {
+            pages: vec![page; count],
+            heads,
+            kept,
+            free_pages: count,
+            least_free: count,
+            touched: vec![false; blocks],
+            touched_blocks: 0,
+        };
         for block in (0..blocks).rev() {
             buddy.push((block << MAX_ORDER) as u32, MAX_ORDER);
         }
@@ -94,7 +108,54 @@ impl Buddy {
         };
         self.pages[page as usize].mark = Mark::Used(order);
         self.free_pages -= 1 << order;
+        self.least_free = self.least_free.min(self.free_pages);
         Some(page)
+    }
+
+    /// Blocks of the largest size of which something was taken since they were [forgotten](Self::forget).
+    pub(crate) const fn touched_blocks(&self) -> usize {
+        self.touched_blocks
+    }
+
+    /// The most pages that were in use at a time since the last look.
+    pub(crate) fn look(&mut self) -> usize {
+        // What is kept whole in small pieces would keep large ones from being free.
+        self.join_kept();
+        let most = self.pages.len() - self.least_free;
+        self.least_free = self.free_pages;
+        most
+    }
+
+    /// True if all of a block of the largest size is free, after a [look](Self::look).
+    pub(crate) fn is_whole(&self, block: usize) -> bool {
+        self.pages[block << MAX_ORDER].mark == Mark::Free(MAX_ORDER)
+    }
+
+    /// True if something was taken of it.
+    pub(crate) fn is_touched(&self, block: usize) -> bool {
+        self.touched[block]
+    }
+
+    /// Its memory is there, be it that nothing was taken.
+    pub(crate) fn touch(&mut self, block: usize) {
+        self.touched_blocks += usize::from(!std::mem::replace(&mut self.touched[block], true));
+    }
+
+    /// Its memory was given back.
+    pub(crate) fn forget(&mut self, block: usize) {
+        self.touched_blocks -= usize::from(std::mem::replace(&mut self.touched[block], false));
+    }
+
+    /// Has those that were touched taken before others.
+    pub(crate) fn prefer_touched(&mut self) {
+        self.heads[MAX_ORDER as usize] = NONE;
+        for wanted in [false, true] {
+            for block in (0..self.touched.len()).rev() {
+                if self.is_whole(block) && self.touched[block] == wanted {
+                    self.push((block << MAX_ORDER) as u32, MAX_ORDER);
+                }
+            }
+        }
     }
 
     /// Takes a block of 2^`order` pages out of the free ones, of which it is no more.
@@ -102,6 +163,9 @@ impl Buddy {
         let mut found = (order..=MAX_ORDER).find(|&o| self.heads[o as usize] != NONE)?;
         let page = self.heads[found as usize];
         self.unlink(page, found);
+        if found == MAX_ORDER {
+            self.touch(page as usize >> MAX_ORDER);
+        }
         while found > order {
             found -= 1;
             self.push(page + (1 << found), found);
@@ -193,6 +257,23 @@ mod tests {
         buddy.free(kept, 3);
         assert_eq!(buddy.alloc(MAX_ORDER), Some(0), "all of it, in one piece");
         assert_eq!((buddy.free_pages(), buddy.alloc(0)), (0, None));
+    }
+
+    #[test]
+    fn what_was_touched_is_taken_first() {
+        let mut buddy = Buddy::new(4);
+        let pages: Vec<u32> = (0..3).filter_map(|_| buddy.alloc(MAX_ORDER)).collect();
+        assert_eq!((buddy.touched_blocks(), buddy.look()), (3, 3 << MAX_ORDER));
+        for page in pages.iter().rev() {
+            buddy.free(*page, MAX_ORDER);
+        }
+        assert_eq!((buddy.look(), buddy.look()), (3 << MAX_ORDER, 0));
+        buddy.forget(0);
+        buddy.prefer_touched();
+        let blocks: Vec<u32> =
+            std::iter::from_fn(|| buddy.alloc(MAX_ORDER)).map(|page| page >> MAX_ORDER).collect();
+        assert_eq!(blocks, [1, 2, 0, 3]);
+        assert_eq!((buddy.touched_blocks(), buddy.free_pages()), (4, 0));
     }
 
     #[test]

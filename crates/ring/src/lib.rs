@@ -35,7 +35,7 @@ mod timers;
 mod uring;
 mod waker;
 
-pub use arena::{Account, Arena, Buf, MAX_BUF, MAX_RESERVE, Reserve, Slab};
+pub use arena::{Account, Arena, Buf, MAX_BUF, MAX_RESERVE, RESIDENT_LEAST, Reserve, Slab};
 pub use chain::TxChain;
 pub use config::{Config, Counters, Driver, DriverChoice};
 pub use event::{Delivery, Event, FileId, PollSource, RxBufs, SocketId, Token, WatchId};

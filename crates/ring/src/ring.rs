@@ -147,6 +147,15 @@ impl Ring {
         &self.arena
     }
 
+    /// Gives memory of the arena back to the system that was not needed since the last call: to be called every half a minute
+    /// or so. What is needed later comes back by itself.
+    pub fn shrink(&mut self) {
+        match &mut self.inner {
+            Inner::Uring(driver) => driver.shrink(),
+            _ => self.arena.shrink(|_| true),
+        }
+    }
+
     /// A way to wake this event loop from another thread.
     pub fn waker(&self) -> Waker {
         self.waker.clone()

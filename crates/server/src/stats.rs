@@ -37,13 +37,17 @@ pub struct ShardLoad {
     pub waits: u64,
     /// Operations given to the kernel.
     pub operations: u64,
+    /// Messages that it has read of other shards and threads, without questions for reports.
+    pub messages: u64,
     /// Connections right now.
     pub connections: usize,
     /// Commands at work right now, those without a client included.
     pub commands_in_flight: usize,
     /// Bytes of buffer memory in use right now.
     pub buffer_used_bytes: usize,
-    /// Bytes of buffer memory.
+    /// Bytes of buffer memory that the system has given, as far as it was needed lately.
+    pub buffer_resident_bytes: usize,
+    /// Bytes of buffer memory that there may be.
     pub buffer_bytes: usize,
 }
 

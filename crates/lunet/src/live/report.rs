@@ -212,9 +212,11 @@ fn load(load: &lunet_server::stats::ShardLoad) -> ShardLoad {
         ready_us: load.ready_us,
         waits: load.waits,
         operations: load.operations,
+        messages: load.messages,
         connections: load.connections as u64,
         commands_in_flight: load.commands_in_flight as u64,
         buffer_used_bytes: load.buffer_used_bytes as u64,
+        buffer_resident_bytes: load.buffer_resident_bytes as u64,
         buffer_bytes: load.buffer_bytes as u64,
     }
 }

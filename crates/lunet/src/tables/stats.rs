@@ -3,7 +3,8 @@
 use std::time::Duration;
 
 use lunet_api::{
-    Bucket, Operations, Portal, SilentShard, StageShare, StageTime, Stats, VolumeStats, VolumeTime,
+    Bucket, Operations, Portal, ShardLoad, SilentShard, StageShare, StageTime, Stats, VolumeStats,
+    VolumeTime,
 };
 
 use super::layout::{Columns, harmless};
@@ -26,6 +27,7 @@ pub fn stats(stats: &Stats) -> String {
         n => format!("{n} sessions"),
     };
     let mut out = format!("up for {time}, {shards} on {}, {sessions}\n", stats.driver);
+    out.extend(buffers(&stats.loads));
     if let Some(missing) = SilentShard::sentence(&stats.silent_shards) {
         out.push_str(&format!("incomplete: {missing}\n"));
     }
@@ -58,6 +60,19 @@ pub fn stats(stats: &Stats) -> String {
         columns.write(&mut out);
     }
     out
+}
+
+/// How much buffer memory there is, and how much there may be. Nothing of a server that does not tell.
+fn buffers(loads: &[ShardLoad]) -> Option<String> {
+    let sum = |of: fn(&ShardLoad) -> u64| loads.iter().map(of).sum::<u64>();
+    let resident = sum(|load| load.buffer_resident_bytes);
+    let told = format!(
+        "buffer memory {} of at most {}, {} in use\n",
+        units::size(resident),
+        units::size(sum(|load| load.buffer_bytes)),
+        units::size(sum(|load| load.buffer_used_bytes))
+    );
+    (resident > 0).then_some(told)
 }
 
 /// Where the server listens: a line for each portal, and why some have no iSER.

@@ -95,7 +95,9 @@ impl Uring {
         }
         file.in_flight += 1;
         let (handle, treatment) = (file.handle, file.treatment);
-        let entry = build(handle.number(), &op, buf.as_ref(), treatment.fixed_buffers);
+        let fixed =
+            treatment.fixed_buffers && buf.as_ref().is_some_and(|buf| self.has_part(buf.part()));
+        let entry = build(handle.number(), &op, buf.as_ref(), fixed);
         let index = self.disks.insert(Disk { token, buf, file: id.0.index }) as u32;
         let mut entry = handle.finish(entry, Kind::Disk.user_data(index));
         if treatment.by_worker {

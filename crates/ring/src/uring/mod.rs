@@ -38,6 +38,9 @@ pub(crate) struct Uring {
     /// Free places in the table of registered files.
     free_places: Vec<u32>,
     fixed_buffers: bool,
+    /// Which parts of the arena are registered; one that could not be is not tried again.
+    parts: Vec<Part>,
+    arena: Arena,
     /// The kernel may make many workers for this ring.
     many_workers: bool,
     poll_first: bool,
@@ -52,6 +55,16 @@ pub(crate) struct Uring {
     batch: Vec<Done>,
 }
 
+/// What is known of a part of the arena.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Part {
+    /// Nothing of it was on its way to or from a file yet.
+    Unused,
+    Registered,
+    /// The kernel has refused it: there may be no more locked memory.
+    Refused,
+}
+
 impl Uring {
     pub(crate) fn new(
         config: &Config,
@@ -60,7 +73,13 @@ impl Uring {
         notes: &mut Vec<String>,
     ) -> io::Result<Self> {
         let setup = setup::setup(config, arena, notes)?;
+        let mut parts = vec![Part::Unused; arena.part_count()];
+        if setup.fixed_buffers {
+            parts[0] = Part::Registered;
+        }
         let mut uring = Self {
+            parts,
+            arena: arena.clone(),
             queue: Queue::new(setup.ring, setup.taskrun_flag),
             sockets: Slots::new(),
             listeners: Slots::new(),
@@ -113,6 +132,37 @@ impl Uring {
                 self.free_places.push(place);
             }
         }
+    }
+
+    /// True if the part of the arena is registered, which it is from its first use on.
+    #[inline]
+    fn has_part(&mut self, part: u16) -> bool {
+        match self.parts[usize::from(part)] {
+            Part::Registered => true,
+            Part::Refused => false,
+            Part::Unused => self.register_part(part.into()),
+        }
+    }
+
+    #[cold]
+    fn register_part(&mut self, part: usize) -> bool {
+        let registered = setup::register_part(self.queue.ring(), &self.arena, part).is_ok();
+        self.parts[part] = if registered { Part::Registered } else { Part::Refused };
+        registered
+    }
+
+    /// Gives memory of the arena back that was not needed since the last call.
+    pub(crate) fn shrink(&mut self) {
+        let (queue, parts) = (&mut self.queue, &mut self.parts);
+        self.arena.shrink(|part| {
+            if parts[part] == Part::Registered {
+                if setup::unregister_part(queue.ring(), part).is_err() {
+                    return false;
+                }
+                parts[part] = Part::Unused;
+            }
+            true
+        });
     }
 
     fn start_wake(&mut self) {

@@ -13,8 +13,10 @@ use crate::{Arena, Config};
 const MAX_FIXED_FILES: u32 = 4096;
 
 /// `IORING_UNREGISTER_FILES` and `IORING_REGISTER_FILES_UPDATE` of linux/io_uring.h: the only registrations once a ring
-/// is in use, but for the next one.
+/// is in use, but for the next two.
 const TABLE: [u8; 2] = [3, 6];
+/// `IORING_REGISTER_BUFFERS_UPDATE` (Linux 5.13).
+const BUFFERS: u8 = 16;
 /// `IORING_REGISTER_IOWQ_MAX_WORKERS`. A kernel that does not know it (before Linux 5.15) refuses to restrict to it.
 const IOWQ_MAX_WORKERS: u8 = 19;
 
@@ -43,7 +45,7 @@ pub(super) struct Setup {
     pub(super) deferred: bool,
     /// The kernel raises a flag in shared memory when there is something to be fetched.
     pub(super) taskrun_flag: bool,
-    /// The arena is registered.
+    /// Parts of the arena may be registered.
     pub(super) fixed_buffers: bool,
     /// Places in the table of registered files, perhaps none.
     pub(super) fixed_files: u32,
@@ -117,14 +119,12 @@ fn check(params: &Parameters) -> io::Result<()> {
     Err(io::Error::new(io::ErrorKind::Unsupported, "io_uring needs Linux 5.11 or later"))
 }
 
+/// Makes a table for the parts of the arena, which are registered when they are needed first. One is now, to see
+/// whether that can be done.
 fn register_arena(ring: &IoUring, arena: &Arena, notes: &mut Vec<String>) -> bool {
-    let parts: Vec<libc::iovec> = arena
-        .parts()
-        .map(|(start, len)| libc::iovec { iov_base: start.as_ptr().cast(), iov_len: len })
-        .collect();
-    // SAFETY: the parts are mapped memory. The kernel holds on to the pages themselves, so even
-    // an arena that is unmapped first harms nobody.
-    match unsafe { ring.submitter().register_buffers(&parts) } {
+    let count = arena.part_count() as u32;
+    let table = ring.submitter().register_buffers_sparse(count);
+    match table.and_then(|()| register_part(ring, arena, 0)) {
         Ok(()) => true,
         Err(error) => {
             notes.push(format!(
@@ -138,6 +138,24 @@ fn register_arena(ring: &IoUring, arena: &Arena, notes: &mut Vec<String>) -> boo
     }
 }
 
+/// Registers a part of the arena, which is memory from then on.
+pub(super) fn register_part(ring: &IoUring, arena: &Arena, part: usize) -> io::Result<()> {
+    let (start, len) = arena.part(part);
+    let vector = libc::iovec { iov_base: start.as_ptr().cast(), iov_len: len };
+    // SAFETY: the part is mapped memory. The kernel holds on to the pages themselves, so even
+    // an arena that is unmapped first harms nobody.
+    unsafe { ring.submitter().register_buffers_update(part as u32, &[vector], None) }?;
+    arena.note_memory(part);
+    Ok(())
+}
+
+/// Takes a part of the arena, of which nothing is in use, out of the table.
+pub(super) fn unregister_part(ring: &IoUring, part: usize) -> io::Result<()> {
+    let nothing = libc::iovec { iov_base: std::ptr::null_mut(), iov_len: 0 };
+    // SAFETY: no memory is named.
+    unsafe { ring.submitter().register_buffers_update(part as u32, &[nothing], None) }
+}
+
 /// Has a ring that is not enabled yet do what the driver does, and nothing else.
 fn restrict(ring: &IoUring, notes: &mut Vec<String>) {
     let restrict_to = |registrations: &[u8]| {
@@ -146,8 +164,11 @@ fn restrict(ring: &IoUring, notes: &mut Vec<String>) {
         all.extend(registrations.iter().map(|one| Restriction::register_op(*one)));
         ring.submitter().register_restrictions(&mut all)
     };
-    let restricted = restrict_to(&[TABLE[0], TABLE[1], IOWQ_MAX_WORKERS]);
-    if let Err(error) = restricted.or_else(|_| restrict_to(&TABLE)) {
+    let [unregister, update] = TABLE;
+    let restricted = restrict_to(&[unregister, update, BUFFERS, IOWQ_MAX_WORKERS])
+        .or_else(|_| restrict_to(&[unregister, update, BUFFERS]))
+        .or_else(|_| restrict_to(&TABLE));
+    if let Err(error) = restricted {
         notes.push(format!("the operations of io_uring are not restricted ({error})"));
     }
 }

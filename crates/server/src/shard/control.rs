@@ -19,6 +19,9 @@ impl<F: Front> Shard<F> {
     pub(super) fn read_mail(&mut self) {
         while let Some(mail) = self.mail.next() {
             lunet_os::met(&mail);
+            // Who looks is not to count for what is looked at.
+            let is_question = matches!(mail, Mail::Sessions(_) | Mail::Stats(_));
+            self.messages += u64::from(!is_question);
             match mail {
                 Mail::Connection { entry, socket, peer, portal } => {
                     self.adopt(entry, portal, socket, peer);
@@ -78,9 +81,11 @@ impl<F: Front> Shard<F> {
             ready_us: ready_time().map_or(0, |time| time.as_micros() as u64),
             waits: counters.waits,
             operations: counters.operations,
+            messages: self.messages,
             connections: self.front.exec.storage.connections,
             commands_in_flight: self.front.exec.operations.len(),
             buffer_used_bytes: arena.total_bytes() - arena.free_bytes(),
+            buffer_resident_bytes: arena.resident_bytes(),
             buffer_bytes: arena.total_bytes(),
         }
     }

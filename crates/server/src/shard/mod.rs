@@ -13,7 +13,7 @@ use std::os::fd::OwnedFd;
 use std::sync::Arc;
 use std::time::Duration;
 
-use lunet_ring::{Event as RingEvent, Payload, Ring, RxBufs, Token, TxChain};
+use lunet_ring::{Event as RingEvent, Payload, RESIDENT_LEAST, Ring, RxBufs, Token, TxChain};
 use lunet_volume::NoChannel;
 
 pub(crate) use self::control::FLUSH_LIMIT;
@@ -39,6 +39,9 @@ const KIND: u64 = 0xFF << 56;
 /// less than what clients give a command that compares and writes (ESXi: 8 s).
 const LENT: Duration = Duration::from_secs(5);
 
+/// Buffer memory that was not needed for so long goes back to the system.
+const SHRINK: Duration = Duration::from_secs(30);
+
 /// How often time limits are looked at, at the most.
 const TICK: Duration = Duration::from_millis(100);
 
@@ -53,6 +56,8 @@ pub struct Shard<F: Front> {
     /// Its connections.
     pub conns: Conns<F::Conn>,
     mail: Inbox<F>,
+    /// Messages that it has read, without questions for reports.
+    messages: u64,
     /// A change that it is ready for.
     proposal: Option<Arc<Proposal<F>>>,
     /// Its part of the server's RDMA devices, if there are any.
@@ -63,6 +68,8 @@ pub struct Shard<F: Front> {
     large: Large,
     /// When time limits are looked at next.
     timer: Option<Duration>,
+    /// When it is looked next whether buffer memory is needed still, while there is more than what stays anyway.
+    shrink: Option<Duration>,
     /// Set once the server stops: when sessions that are left are ended.
     stopping: Option<Duration>,
     /// Set once the last flush is under way: when it is given up.
@@ -86,11 +93,13 @@ impl<F: Front> Shard<F> {
             core,
             conns: Conns::default(),
             mail,
+            messages: 0,
             proposal: None,
             rdma: None,
             dirty: Vec::new(),
             large: Large::default(),
             timer: None,
+            shrink: None,
             stopping: None,
             flushing: None,
         })
@@ -161,6 +170,19 @@ impl<F: Front> Shard<F> {
         }
         self.look_at_the_clock();
         self.flush();
+        self.shrink();
+    }
+
+    /// Gives buffer memory back that was not needed for a while.
+    fn shrink(&mut self) {
+        let (now, ring) = (self.front.exec.storage.now, &mut self.front.exec.storage.ring);
+        if self.shrink.is_some_and(|due| due <= now) {
+            ring.shrink();
+            self.shrink = None;
+        }
+        if self.shrink.is_none() && ring.arena().resident_bytes() > RESIDENT_LEAST {
+            self.shrink = Some(now + SHRINK);
+        }
     }
 
     /// Gives operations that wait for memory another try.
@@ -211,7 +233,7 @@ impl<F: Front> Shard<F> {
         if self.front.exec.feeds() || self.front.exec.line_is_due() {
             return Some(Duration::ZERO);
         }
-        let looks = [self.front.exec.next_look(), self.front.exec.next_watch()];
+        let looks = [self.front.exec.next_look(), self.front.exec.next_watch(), self.shrink];
         let times = looks.into_iter().chain([self.timer, self.stopping, self.flushing]);
         let next = times.flatten().min()?;
         // Rounded up to the tick, so that a shard never spins on a time limit.
