@@ -40,6 +40,7 @@ mod second;
 pub mod secrets;
 pub mod serve;
 pub mod signals;
+mod sizing;
 #[cfg(feature = "tools")]
 pub mod tables;
 mod talk;

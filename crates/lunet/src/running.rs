@@ -29,6 +29,7 @@ use crate::parts::Parts;
 use crate::plan::{Options, Plan};
 use crate::second::{self, Second};
 use crate::serve::{self, Made};
+use crate::sizing::Placement;
 use crate::{exposure, form, holder, identity, ready, trouble};
 
 /// What is different when a group has another configuration.
@@ -41,6 +42,7 @@ const LOOKS_END: Duration = Duration::from_secs(1);
 pub struct Opened {
     options: Options,
     served: Served,
+    placement: Placement,
 }
 
 impl Opened {
@@ -64,6 +66,8 @@ impl Opened {
         limit: impl FnOnce(&Plan) -> Result<()>,
     ) -> Result<(Self, Made)> {
         let mut made = serve::take_data(&plan.data)?;
+        // What it is found by may be out of reach behind the next line.
+        let placement = Placement::of(&plan);
         limit(&plan)?;
         form::check(&plan.data)?;
         for problem in live::recover(&plan.data, &plan.file, &plan.config)? {
@@ -73,7 +77,7 @@ impl Opened {
         // The embedded default is for people who have no file, and would not know of the option.
         let how = if options.create || plan.text.is_none() { How::Make } else { How::Take };
         let served = serve::open_volumes(plan, machine, how, &mut made)?;
-        Ok((Self { options: options.clone(), served }, made))
+        Ok((Self { options: options.clone(), served, placement }, made))
     }
 
     /// Path of the control socket.
@@ -91,10 +95,11 @@ impl Opened {
     /// # Errors
     /// Something cannot be listened on, or an event loop does not start.
     pub fn start(self) -> Result<Running> {
-        let Self { options, served } = self;
+        let Self { options, served, placement } = self;
         let config = served.plan.config.clone();
-        let (server, nvme) =
-            start(&config, &served).map_err(|error| not_started(&error, &served.plan))?;
+        let (server, nvme) = start(&config, &served, &placement)
+            .map_err(|error| not_started(&error, &served.plan))?;
+        tracing::info!("{}", placement.told);
         let nvme = Arc::new(nvme);
         let manager = Arc::new(Manager::new(&options, (server.handle(), nvme.clone()), served));
         let (listener, servers) = (Listener::default(), (&server.handle(), &nvme));
@@ -124,17 +129,23 @@ impl Opened {
 }
 
 /// Starts the server for iSCSI, and that for NVMe if there are portals for it. Either both serve, or none.
-fn start(config: &Config, served: &Served) -> std::result::Result<(Server, Second), StartError> {
-    let assembled = serve::assemble(config, &served.plan.data, served.layout());
-    let shards = config.server.shards;
-    let [owner, other] = Member::of([shards, shards]);
+fn start(
+    config: &Config,
+    served: &Served,
+    placement: &Placement,
+) -> std::result::Result<(Server, Second), StartError> {
+    let mut assembled = serve::assemble(config, &served.plan.data, served.layout());
+    assembled.limits.processors.clone_from(&placement.processors);
+    let [owner, other] = Member::of([Some(placement.shards); 2]);
     let server = lunet_front_iscsi::start_as(owner, assembled)?;
     let second = Second::new(other);
     if config.nvme.portals.is_empty() {
         return Ok((server, second));
     }
     let layout = serve::over_nvme(served, &server.handle().world());
-    match second.prepare(serve::assemble_nvme(&config.server, config, layout)) {
+    let mut assembled = serve::assemble_nvme(&config.server, config, layout);
+    assembled.limits.processors.clone_from(&placement.processors);
+    match second.prepare(assembled) {
         Ok(standby) => second.begin(standby),
         Err(error) => {
             server.stop(Duration::ZERO);

@@ -44,7 +44,7 @@ impl Transports {
     }
 }
 
-/// The bounds that keep one client's demands, or its device's faults, from harming the others.
+/// The bounds that keep one client's demands, or its device's faults, from harming the others, and the processors.
 #[derive(Clone, Debug)]
 pub struct Limits {
     /// Sessions that [serve](crate::front::FrontConn::serves), on the whole server; a login beyond is refused.
@@ -54,6 +54,9 @@ pub struct Limits {
     pub max_logins: usize,
     /// Memory for data in flight on each shard, in bytes.
     pub buffer_bytes: usize,
+    /// Processors that the threads of shards run on, so that their memory is near them; none named: wherever the system has
+    /// them.
+    pub processors: Vec<usize>,
     /// How long a change of what is served waits for the shards: once for all to be ready, which decides
     /// whether it comes, and once for all to have taken it over.
     pub change_wait: Duration,
@@ -67,6 +70,7 @@ impl Default for Limits {
             max_sessions: 1024,
             max_logins: 256,
             buffer_bytes: 64 << 20,
+            processors: Vec::new(),
             change_wait: Duration::from_secs(20),
             send_with_invalidate: SendWithInvalidate::Auto,
         }

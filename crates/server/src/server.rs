@@ -9,6 +9,8 @@ use lunet_os::role::Role;
 use lunet_os::sync::mpsc::{Receiver, RecvTimeoutError, SyncSender, sync_channel};
 use lunet_os::thread::JoinHandle;
 use lunet_ring::{Config as RingConfig, Ring};
+use rustix::thread::{CpuSet, sched_setaffinity};
+
 use lunet_volume::{ClientRule, Face, HeldVolume, HoldError, PoolShare, Rates, Volume};
 
 use crate::change::{self, ApplyError, Committed, Prepared};
@@ -534,6 +536,8 @@ fn shard_thread<F: Front>(
     ready: &SyncSender<io::Result<Standing<F>>>,
     (begin, ends): (&Receiver<Begin>, &SyncSender<bool>),
 ) {
+    // In front of the first memory that the thread takes.
+    place_thread(&core.limits.processors);
     let ring = match Ring::new(config) {
         Ok(ring) => ring,
         Err(error) => {
@@ -585,6 +589,18 @@ fn shard_thread<F: Front>(
         let (free, total, reserved) =
             (arena.free_bytes(), arena.total_bytes(), arena.reserved_bytes());
         debug_assert_eq!((free, reserved), (total, 0), "buffers outlive their owners");
+    }
+}
+
+/// Has this thread run on these processors, if any are named. Best effort: it serves wherever it is.
+fn place_thread(processors: &[usize]) {
+    if processors.is_empty() {
+        return;
+    }
+    let mut set = CpuSet::new();
+    processors.iter().filter(|cpu| **cpu < CpuSet::MAX_CPU).for_each(|cpu| set.set(*cpu));
+    if let Err(error) = sched_setaffinity(None, &set) {
+        tracing::debug!(%error, "the event loop could not be placed on its processors");
     }
 }
 

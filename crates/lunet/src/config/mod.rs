@@ -109,7 +109,7 @@ pub struct Server {
     pub data: Option<PathBuf>,
     /// The control socket; `lunet.sock` in the data directory if left out.
     pub control_socket: Option<PathBuf>,
-    /// Number of shards (event loops, one thread each); one per core if left out.
+    /// Number of shards (event loops, one thread each); by links and cores if left out.
     pub shards: Option<usize>,
     /// What the event loop is built on.
     pub driver: Driver,

@@ -93,7 +93,7 @@ pub const SERVER: Table = Table {
     keys: &[
         key("data", "path", "\"./lunet-data\""),
         key("control-socket", "path", "(lunet.sock in data)"),
-        key("shards", "integer", "(one per core)"),
+        key("shards", "integer", "(by links and cores)"),
         key("driver", "string", "\"auto\""),
         key("busy-poll", "`\"auto\"` or duration", "\"auto\""),
         key("send-with-invalidate", "string", "\"auto\""),
