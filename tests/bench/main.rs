@@ -372,3 +372,26 @@ fn the_way_between_two_machines_is_measured() -> Result<()> {
     ensure!(status.code() == Some(0), "{status}");
     Ok(())
 }
+
+#[test]
+fn each_number_of_shards_has_a_row() -> Result<()> {
+    let dir = scratch("lunet-bench-scale-")?;
+    let page = dir.path().join("scale.md");
+    let file = page.to_str().context("a name")?;
+    let mut command = Command::new(lunet_binary()?);
+    command.args(["bench", "scale", "--shards", "1,2,4", "--runtime", "200ms", "--out", file]);
+    // The servers' data is where other temporary files are.
+    command.env("TMPDIR", dir.path());
+    let shown = lunet_e2e::process::output(&mut command, Duration::from_secs(120))?;
+    ensure!(shown == fs::read_to_string(&page)?, "{shown}");
+    for shards in [1, 2, 4] {
+        let row = shown.lines().find(|line| line.starts_with(&format!("| {shards} | ")));
+        let row = row.with_context(|| shown.clone())?;
+        let reads: f64 = row.split('|').nth(2).context("no reads")?.trim().parse()?;
+        ensure!(reads > 0.0, "{row}");
+    }
+    ensure!(shown.contains("over loopback"), "{shown}");
+    let left: Vec<_> = fs::read_dir(dir.path())?.flatten().map(|entry| entry.file_name()).collect();
+    ensure!(left.len() == 1, "left behind: {left:?}");
+    Ok(())
+}

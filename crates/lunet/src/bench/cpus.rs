@@ -61,6 +61,11 @@ impl Cpus {
         Ok(Self((0..CpuSet::MAX_CPU).filter(|cpu| set.is_set(*cpu)).collect()))
     }
 
+    /// Their numbers.
+    pub fn numbers(&self) -> &[usize] {
+        &self.0
+    }
+
     /// Whether all of them may be used.
     ///
     /// # Errors

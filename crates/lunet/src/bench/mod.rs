@@ -14,6 +14,7 @@
 //! | `after` | drives, protocol and what else a verdict wants to know, behind the rounds |
 //! | `here` | servers on this machine |
 //! | `model` | agreement with `lunet doctor --ceilings` |
+//! | `curve` | what each number of shards carries |
 //! | `verify` | whether a LUN or a namespace keeps what is written to it |
 
 mod after;
@@ -21,6 +22,7 @@ mod ceilings;
 mod control;
 mod convert;
 pub mod cpus;
+pub mod curve;
 mod extras;
 pub mod given;
 pub mod here;

@@ -5,6 +5,7 @@ mod compare;
 mod login;
 mod net;
 mod output;
+mod scale;
 mod verify;
 
 use std::io::{self, Write};
@@ -58,6 +59,8 @@ enum Verb {
     Net(net::Net),
     /// Compare two files of results
     Compare(compare::Compare),
+    /// Measure what each number of shards carries, on this machine over loopback
+    Scale(scale::Scale),
     /// Verify that a LUN or a namespace keeps what is written to it
     Verify(verify::Verify),
 }
@@ -159,6 +162,7 @@ pub fn run(options: &Bench, remote: &Remote) -> Result<ExitCode> {
     let done = match &options.verb {
         Some(Verb::Net(net)) => here().and_then(|()| net::run(net)),
         Some(Verb::Compare(compare)) => here().and_then(|()| compare::run(compare)),
+        Some(Verb::Scale(scale)) => here().and_then(|()| scale::run(scale)),
         Some(Verb::Verify(verify)) => here().and_then(|()| verify::run(verify)),
         None => match remote.named(None) {
             Ok(Some(server)) => options.measure.there(&server),
