@@ -120,7 +120,7 @@ pub fn run(
         let (point, no_misses) = report.point(&server, load, stop)?;
         report.points.push(point);
         report.no_misses = no_misses;
-        server.end();
+        drop(server);
     }
     Ok(report)
 }
@@ -371,11 +371,6 @@ impl Server {
 
     fn stats(&self) -> Result<Stats, String> {
         Client::new(self.folder.join("lunet.sock")).stats().map_err(|error| error.to_string())
-    }
-
-    /// Ends it, with its files.
-    fn end(self) {
-        drop(self);
     }
 }
 

@@ -122,8 +122,10 @@ fn check(params: &Parameters) -> io::Result<()> {
 /// Makes a table for the parts of the arena, which are registered when they are needed first. One is now, to see
 /// whether that can be done.
 fn register_arena(ring: &IoUring, arena: &Arena, notes: &mut Vec<String>) -> bool {
-    let count = arena.part_count() as u32;
-    let table = ring.submitter().register_buffers_sparse(count);
+    let count = arena.part_count();
+    let nothing = vec![libc::iovec { iov_base: std::ptr::null_mut(), iov_len: 0 }; count];
+    // SAFETY: no memory is named.
+    let table = unsafe { ring.submitter().register_buffers2(&nothing, &vec![0; count]) };
     match table.and_then(|()| register_part(ring, arena, 0)) {
         Ok(()) => true,
         Err(error) => {

@@ -44,7 +44,7 @@ pub fn run(options: &Scale) -> Result<ExitCode> {
     }
     let wanted =
         Options { shards: numbers.clone(), runtime: options.runtime, depth: options.depth };
-    let report = curve::run(wanted, &stop()?, &mut |at, _| {
+    let report = curve::run(wanted, &*stop()?, &mut |at, _| {
         say(&format!("{} shards ...", numbers[at]));
     })?;
     let text = report.page();
