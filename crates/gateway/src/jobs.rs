@@ -128,7 +128,7 @@ impl Gateway {
         for response in responses {
             match response {
                 Response::Job(answer) => return self.told(id, Outcome::Answer(answer)),
-                Response::JobRefused(refusal) => not_taken = Some(refusal),
+                Response::Refused(refusal) => not_taken = Some(refusal),
                 Response::NotOwner(..) | Response::Owner(_) => {}
             }
         }
@@ -173,7 +173,7 @@ impl Gateway {
             Role::Owner(_) => return self.begin_job(From::There(asker, [notify].into()), body),
             _ => Refusal::NotReady,
         };
-        self.acknowledge(notify, &Response::JobRefused(refusal));
+        self.acknowledge(notify, &Response::Refused(refusal));
     }
 
     fn is_crowded(&self) -> bool {

@@ -10,7 +10,7 @@ use crate::contact::Contact;
 use crate::jobs::{Asker, Jobs};
 use crate::moving::{Moving, Watchers};
 use crate::requests::Change;
-use crate::standby::{Step, Takeover, Watch};
+use crate::standby::{Step, Takeover, Unfinished, Watch};
 use crate::{
     Access, Action, Attention, ClientName, Contents, Epoch, Failure, Gate, GatewayId, Input, Lost,
     Message, Notice, NotifyId, OpId, Order, Portals, Record, Refusal, Registered, Reply, Response,
@@ -80,6 +80,8 @@ pub(crate) enum Purpose {
     AnnounceOwner,
     /// Of an owner, to see who would take over.
     Standbys,
+    /// Of a standby: the owner is asked to give the group to that gateway.
+    MoveAsked(GatewayId),
     /// To see whether that gateway answers, which the group is to go to.
     Heir(GatewayId),
     Takeover,
@@ -117,6 +119,8 @@ pub struct Gateway {
     pub(crate) tried: Epoch,
     /// A takeover was begun, and nothing has been heard of an owner since.
     pub(crate) hindered: bool,
+    /// A takeover that came to nothing, and is to be gone on with.
+    pub(crate) unfinished: Option<Unfinished>,
     /// What an owner hears of the cluster.
     pub(crate) contact: Contact,
     /// What it knows of those who watch its images.
@@ -142,6 +146,7 @@ impl Gateway {
             pending: BTreeMap::new(),
             tried: Epoch(0),
             hindered: false,
+            unfinished: None,
             contact: Contact::default(),
             watchers: Watchers::default(),
             jobs: Jobs::default(),
@@ -231,6 +236,7 @@ impl Gateway {
             self.make_client();
         }
         self.standby_tick();
+        self.resume_takeover();
         self.look_for_vacancy();
         self.takeover_tick();
         self.move_is_late();
@@ -250,6 +256,7 @@ impl Gateway {
             Purpose::Announce => {}
             Purpose::AnnounceOwner => self.owner_announced(&result),
             Purpose::Standbys => self.standbys_asked(&result),
+            Purpose::MoveAsked(to) => self.move_asked(to, &result),
             Purpose::Heir(to) => self.heir_asked(to, &result),
             Purpose::Takeover => self.took(result),
             Purpose::Move => self.moved(result),
@@ -288,8 +295,11 @@ impl Gateway {
         }
         match message {
             Message::Move(wanted, to) => {
-                self.acknowledge(notify, &Response::Owner(self.gate.epoch()));
-                if wanted == self.gate.epoch() {
+                let now = self.gate.epoch();
+                let refusal = if wanted == now { self.refuses_move(to) } else { None };
+                let told = refusal.map_or(Response::Owner(now), Response::Refused);
+                self.acknowledge(notify, &told);
+                if wanted == now {
                     self.begin_move(to);
                 }
             }
@@ -307,7 +317,7 @@ impl Gateway {
         match &self.role {
             Role::Owner(_) => self.begin_move(to),
             Role::Standby(_) => {
-                let op = self.operation(Purpose::Announce);
+                let op = self.operation(Purpose::MoveAsked(to));
                 self.notify(op, &Message::Move(epoch, to), ANNOUNCE_LIMIT);
             }
             Role::Orphaned => self.act(Action::Refuse(Order::MoveTo(to), Refusal::Orphaned)),

@@ -11,6 +11,10 @@ use crate::{Epoch, GatewayId, Refusal, Tag};
 /// The first byte of each.
 const VERSION: u8 = 3;
 
+/// What an owner may refuse something for that was asked for by a message, each by its place.
+const REFUSALS: [Refusal; 5] =
+    [Refusal::NotReady, Refusal::Crowded, Refusal::IsOwner, Refusal::Unknown, Refusal::JobUnderWay];
+
 /// A notify to all watchers of the record.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Message {
@@ -34,8 +38,8 @@ pub enum Response {
     Owner(Epoch),
     /// From the owner: a job has ended, with this answer.
     Job(Vec<u8>),
-    /// From the owner: a job was not begun, and is not.
-    JobRefused(Refusal),
+    /// From the owner: a job or a move was not begun, and is not.
+    Refused(Refusal),
 }
 
 impl Message {
@@ -92,8 +96,10 @@ impl Response {
             Self::NotOwner(epoch, gateway) => (to.u8(0), to.u64(epoch.0), to.u16(gateway.0)).2,
             Self::Owner(epoch) => (to.u8(1), to.u64(epoch.0)).1,
             Self::Job(answer) => (to.u8(2), to.bytes(answer)).1,
-            Self::JobRefused(Refusal::Crowded) => (to.u8(3), to.u8(1)).1,
-            Self::JobRefused(_) => (to.u8(3), to.u8(0)).1,
+            Self::Refused(refusal) => {
+                let at = REFUSALS.iter().position(|known| known == refusal).unwrap_or(0);
+                (to.u8(3), to.u8(at as u8)).1
+            }
         }
         to.0
     }
@@ -109,11 +115,10 @@ impl Response {
             0 => Self::NotOwner(Epoch(from.u64()?), GatewayId(from.u16()?)),
             1 => Self::Owner(Epoch(from.u64()?)),
             2 => Self::Job(from.bytes(MAX_BODY)?.into()),
-            3 => Self::JobRefused(match from.u8()? {
-                0 => Refusal::NotReady,
-                1 => Refusal::Crowded,
-                _ => return Err(Malformed::Value),
-            }),
+            3 => {
+                let refusal = REFUSALS.get(usize::from(from.u8()?));
+                Self::Refused(*refusal.ok_or(Malformed::Value)?)
+            }
             _ => return Err(Malformed::Value),
         };
         from.end()?;

@@ -247,22 +247,52 @@ impl Gateway {
         *wanted = (*wanted).max(Some(count));
     }
 
-    /// The owner begins to give the group away.
-    pub(crate) fn begin_move(&mut self, to: GatewayId) {
-        let order = Order::MoveTo(to);
+    /// Why the owner does not give the group to that gateway now.
+    pub(crate) fn refuses_move(&self, to: GatewayId) -> Option<Refusal> {
         let known = self.record.as_ref().is_some_and(|record| {
             let mut gateways = record.ports.iter().map(|port| port.gateway);
             gateways.any(|gateway| gateway == to)
         });
         match &self.role {
-            _ if to == self.config.me => return self.act(Action::Refuse(order, Refusal::IsOwner)),
-            _ if !known => return self.act(Action::Refuse(order, Refusal::Unknown)),
-            _ if self.has_jobs() => return self.act(Action::Refuse(order, Refusal::JobUnderWay)),
-            Role::Owner(None) => {}
-            _ => return self.act(Action::Refuse(order, Refusal::NotReady)),
+            _ if to == self.config.me => Some(Refusal::IsOwner),
+            _ if !known => Some(Refusal::Unknown),
+            _ if self.has_jobs() => Some(Refusal::JobUnderWay),
+            Role::Owner(None) => None,
+            _ => Some(Refusal::NotReady),
+        }
+    }
+
+    /// The owner begins to give the group away.
+    pub(crate) fn begin_move(&mut self, to: GatewayId) {
+        if let Some(refusal) = self.refuses_move(to) {
+            return self.act(Action::Refuse(Order::MoveTo(to), refusal));
         }
         let op = self.operation(Purpose::Heir(to));
         self.notify(op, &Message::Ping(self.gate.epoch()), ANNOUNCE_LIMIT);
+    }
+
+    /// What the owner says to a move that was ordered here. One that says nothing may have heard of it.
+    pub(crate) fn move_asked(&mut self, to: GatewayId, result: &Result) {
+        let Ok(Reply::Acks { acks, all }) = result else { return };
+        let responses = acks.iter().flat_map(|ack| Response::decode(&ack.0));
+        let mut owner = false;
+        for response in responses {
+            match response {
+                Response::Refused(refusal) => {
+                    return self.act(Action::Refuse(Order::MoveTo(to), refusal));
+                }
+                Response::Owner(epoch) if epoch == self.gate.epoch() => owner = true,
+                // Of another epoch than that which it was asked in.
+                Response::Owner(_) => {
+                    return self.act(Action::Refuse(Order::MoveTo(to), Refusal::NotReady));
+                }
+                Response::NotOwner(..) | Response::Job(_) => {}
+            }
+        }
+        // Everybody has answered, and none of them owns it.
+        if *all && !owner {
+            self.act(Action::Refuse(Order::MoveTo(to), Refusal::NoOwner));
+        }
     }
 
     /// Commands under way end, and no other begins.

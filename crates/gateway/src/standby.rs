@@ -9,8 +9,8 @@ use crate::takeover::{
     stranger,
 };
 use crate::{
-    Ack, Action, Attention, ClientName, Config, Epoch, Gate, Lost, Message, Notice, Order, Owner,
-    Record, Refusal, Reply, Response, Result, TEN_YEARS, Taker,
+    Ack, Action, Attention, ClientName, Config, Epoch, Failure, Gate, Lost, Message, Notice, Order,
+    Owner, Record, Refusal, Reply, Response, Result, TEN_YEARS, Taker,
 };
 
 /// Between two pings.
@@ -63,6 +63,18 @@ pub(crate) struct Takeover {
     pub step: Step,
     /// At which revision somebody else was seen to be at it, and how often.
     others: (u64, u32),
+    /// The owner was told to the blocklist, so it is this gateway that has to end it.
+    fenced: bool,
+    /// One that was begun already has come to nothing.
+    again: bool,
+}
+
+/// A takeover that came to nothing, which a new client goes on with at once: nobody else may know that the owner is shut out.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Unfinished {
+    /// Of the owner that was to be followed.
+    epoch: Epoch,
+    fenced: bool,
 }
 
 #[derive(Debug)]
@@ -181,16 +193,37 @@ impl Gateway {
         self.tried = self.gate.epoch();
         let limit = self.now + TAKEOVER_LIMIT;
         let (step, others) = (Step::Looking, (0, 0));
-        self.role = Role::TakingOver(Takeover { epoch, limit, step, others });
+        let unfinished = self.unfinished.take();
+        let (again, fenced) = (unfinished.is_some(), unfinished.is_some_and(|it| it.fenced));
+        self.role = Role::TakingOver(Takeover { epoch, limit, step, others, fenced, again });
         let op = self.operation(Purpose::Takeover);
         self.act(Action::Look(op));
+    }
+
+    /// Goes on with a takeover that has come to nothing, once.
+    pub(crate) fn resume_takeover(&mut self) {
+        let (Role::Standby(watch), Some(unfinished)) = (&self.role, self.unfinished) else {
+            return;
+        };
+        let Some(record) = self.record.as_deref() else { return };
+        let epoch = record.epoch;
+        if epoch != unfinished.epoch && record.owner.is_some() {
+            // Somebody else has ended it.
+            self.unfinished = None;
+        } else if self.now >= watch.not_before {
+            self.begin_takeover(Some(epoch));
+        }
     }
 
     /// Time has passed for a takeover.
     pub(crate) fn takeover_tick(&mut self) {
         let Role::TakingOver(takeover) = &mut self.role else { return };
         if self.now >= takeover.limit {
-            return self.give_up();
+            let Role::TakingOver(takeover) = core::mem::replace(&mut self.role, Role::Fenced)
+            else {
+                return;
+            };
+            return self.leave(&takeover);
         }
         if matches!(takeover.step, Step::Pausing(until) if self.now >= until) {
             takeover.step = Step::Looking;
@@ -205,8 +238,15 @@ impl Gateway {
         else {
             return;
         };
-        let Ok(reply) = result else { return self.give_up() };
         let step = core::mem::replace(&mut takeover.step, Step::Looking);
+        let reply = match (&step, result) {
+            (_, Ok(reply)) => reply,
+            // The owner has written the record once more before it was fenced: an answer, a change of its own, or it has left.
+            (Step::Naming(_), Err(Failure::Lost)) if takeover.fenced => {
+                return self.look_again(takeover);
+            }
+            (_, Err(_)) => return self.leave(&takeover),
+        };
         let next = match (step, reply) {
             (Step::Looking, Reply::Seen { record, locks }) => {
                 return self.looked(takeover, &record, &locks);
@@ -222,7 +262,7 @@ impl Gateway {
             (Step::Breaking(fenced), Reply::Done) => match fenced.broken() {
                 Ok(unlocked) => match self.name(unlocked) {
                     Some(step) => step,
-                    None => return self.give_up(),
+                    None => return self.leave(&takeover),
                 },
                 Err(fenced) => self.break_lock(fenced),
             },
@@ -239,29 +279,41 @@ impl Gateway {
             }
             (Step::ReadingAgain(fresh), Reply::Record(bytes)) => match self.stand(fresh, &bytes) {
                 Some(step) => step,
-                None => return self.give_up(),
+                None => return self.leave(&takeover),
             },
             (Step::Swapping(candidate), Reply::Done) => return self.become_owner(candidate),
-            _ => return self.give_up(),
+            _ => return self.leave(&takeover),
         };
         takeover.step = next;
         self.role = Role::TakingOver(takeover);
     }
 
+    /// The record is not what it was.
+    fn look_again(&mut self, mut takeover: Takeover) {
+        takeover.step = Step::Looking;
+        self.role = Role::TakingOver(takeover);
+        let op = self.operation(Purpose::Takeover);
+        self.act(Action::Look(op));
+    }
+
     /// The record and the locks were looked at.
     fn looked(&mut self, mut takeover: Takeover, bytes: &[u8], locks: &[ClientName]) {
         // A record that cannot be read is left alone.
-        let Ok(record) = Record::decode(bytes) else { return self.give_up() };
+        let Ok(record) = Record::decode(bytes) else { return self.leave(&takeover) };
         if self.is_another(&record) {
             return self.orphan(Lost::Anew);
         }
         self.tag = Some(record.tag());
-        if takeover.epoch.is_some_and(|epoch| epoch != record.epoch) {
+        // The owner that was shut out may have left just before.
+        let left = takeover.fenced && record.owner.is_none();
+        if takeover.epoch.is_some_and(|epoch| epoch != record.epoch) && !left {
             self.become_standby();
             return self.adopt(Box::new(record));
         }
-        // Locks that it cannot see are no free ones.
+        takeover.epoch = Some(record.epoch);
+        // Locks that it cannot see are no free ones. The next client opens what the record names now.
         if !self.has_images_of(&record) {
+            self.keep(&takeover);
             return self.give_up();
         }
         let stranger = stranger(&record, locks).cloned();
@@ -280,10 +332,13 @@ impl Gateway {
             return self.cannot_take(Notice::InUse { address, again });
         }
         let step = match Seen::new(Box::new(record)).begin() {
-            Begun::Listing(listing) => Some(self.blocklist(listing)),
+            Begun::Listing(listing) => {
+                takeover.fenced = true;
+                Some(self.blocklist(listing))
+            }
             Begun::Unlocked(unlocked) => self.name(unlocked),
         };
-        let Some(step) = step else { return self.give_up() };
+        let Some(step) = step else { return self.leave(&takeover) };
         takeover.step = step;
         self.role = Role::TakingOver(takeover);
     }
@@ -367,6 +422,23 @@ impl Gateway {
         self.act(Action::Access(epoch, record.ports.clone(), crate::Access::of(&record)));
         self.record = Some(record);
         self.announce_owner(epoch);
+    }
+
+    /// A takeover has come to nothing. If its owner is shut out, nobody serves until somebody ends it.
+    fn leave(&mut self, takeover: &Takeover) {
+        if takeover.fenced {
+            self.keep(takeover);
+        }
+        self.give_up();
+    }
+
+    /// The next client goes on with it, unless that has been tried.
+    fn keep(&mut self, takeover: &Takeover) {
+        let fenced = takeover.fenced;
+        self.unfinished = match takeover.epoch {
+            Some(epoch) if !takeover.again => Some(Unfinished { epoch, fenced }),
+            _ => None,
+        };
     }
 
     /// A takeover has come to nothing. What it has asked for may still come to pass, so its client goes.

@@ -281,25 +281,99 @@ fn a_group_without_an_owner_needs_no_fence() {
     );
 }
 
+/// A takeover has come to nothing: the gateway gets another client, which is there.
+fn with_another_client(bench: &mut Bench, actions: &[Action]) -> Vec<Action> {
+    let [Action::DropClient { release: true }, Action::NewClient(op)] = actions[..] else {
+        panic!("{actions:?}")
+    };
+    assert!(!bench.gateway.gate().is_open());
+    client_made(bench, op, made(8))
+}
+
+/// A client is there: what is begun with it beside the read of the record.
+fn client_made(bench: &mut Bench, op: OpId, client: Reply) -> Vec<Action> {
+    let mut actions = bench.done(op, Ok(client));
+    actions.retain(|action| !matches!(action, Action::ReadRecord(_)));
+    actions
+}
+
 #[test]
-fn whatever_fails_leaves_a_standby_with_a_new_client() {
+fn whatever_fails_leaves_a_standby_with_a_new_client_which_ends_what_shuts_the_owner_out() {
+    let looks = |action: &Action| matches!(action, Action::Look(_));
     for at in 0..FENCED_STEPS.len() {
         for failure in [Failure::Lost, Failure::Blocklisted, Failure::TimedOut, Failure::Other(5)] {
+            if (FENCED_STEPS[at], failure) == ("name", Failure::Lost) {
+                continue;
+            }
             let before = record(4, Some(0));
             let mut bench = Bench::standby(&before);
             let actions = bench.input(Input::Order(Order::TakeOver));
             let (names, actions) = bench.steps(actions, &before, at, failure);
             assert_eq!(names, FENCED_STEPS[..=at]);
-            assert!(matches!(
-                actions[..],
-                [Action::DropClient { release: true }, Action::NewClient(_)]
-            ));
-            assert!(!bench.gateway.gate().is_open());
-            let Action::NewClient(op) = actions[1] else { unreachable!() };
-            bench.done(op, Ok(made(8)));
+            let actions = with_another_client(&mut bench, &actions);
+            if at == 0 {
+                assert_eq!(bench.gateway.condition(), Condition::Standby);
+                continue;
+            }
+            // Nobody else may know that the owner is shut out, and nobody serves. Once: others are to have their turn, too.
+            assert_eq!(bench.gateway.condition(), Condition::TakingOver);
+            assert!(actions.iter().any(looks));
+            let (names, actions) = bench.steps(actions, &before, at, failure);
+            assert_eq!(names, FENCED_STEPS[..=at]);
+            let actions = with_another_client(&mut bench, &actions);
             assert_eq!(bench.gateway.condition(), Condition::Standby);
+            assert!(!actions.iter().any(looks));
         }
     }
+}
+
+#[test]
+fn a_takeover_ends_whatever_its_owner_has_written_before_it_was_shut_out() {
+    let before = record(4, Some(0));
+    let mut answered = record(4, Some(0));
+    answered.revision += 1;
+    // Or it has left, to give the group to another gateway or other volumes to its own.
+    let mut left = record(5, None);
+    left.heir = Some(GatewayId(0));
+    let unlocked = ["look", "name", "acquire", "refresh", "read", "swap"];
+    for (now, steps) in [(answered, &FENCED_STEPS[..]), (left, &unlocked[..])] {
+        let mut bench = Bench::standby(&before);
+        let actions = bench.pings(8, &[], SECOND / 10);
+        let (names, actions) = bench.steps(actions, &before, 4, Failure::Lost);
+        assert_eq!(names.last(), Some(&"name"));
+        assert!(matches!(actions[..], [Action::Look(_)]), "the owner is shut out: {actions:?}");
+        let (names, _) = bench.steps(actions, &now, usize::MAX, Failure::Lost);
+        assert_eq!(names, steps);
+        assert_eq!(bench.gateway.condition(), Condition::Owner);
+    }
+    // It is somebody else's now, who has been quicker.
+    let mut bench = Bench::standby(&before);
+    let actions = bench.input(Input::Order(Order::TakeOver));
+    let (_, actions) = bench.steps(actions, &before, 4, Failure::Lost);
+    let (names, _) = bench.steps(actions, &record(5, Some(2)), usize::MAX, Failure::Lost);
+    assert_eq!(names, ["look"]);
+    assert_eq!(bench.gateway.condition(), Condition::Standby);
+}
+
+#[test]
+fn a_takeover_waits_for_the_images_that_its_record_names_now() {
+    let mut before = record(4, Some(0));
+    before.contents.volumes = vec![volume("rbd/a")];
+    let mut now = before.clone();
+    (now.revision, now.contents.volumes[0].bytes) = (now.revision + 1, 1024);
+    let mut bench = Bench::standby(&before);
+    let actions = bench.input(Input::Order(Order::TakeOver));
+    let (names, actions) = bench.steps(actions, &now, usize::MAX, Failure::Lost);
+    assert_eq!(names, ["look"]);
+    let [Action::DropClient { .. }, Action::NewClient(op)] = actions[..] else {
+        panic!("{actions:?}")
+    };
+    let images = vec![("rbd/a".into(), 1024)];
+    let client = Reply::Client { name: client(1), images };
+    let actions = client_made(&mut bench, op, client);
+    let (names, _) = bench.steps(actions, &now, usize::MAX, Failure::Lost);
+    assert_eq!(names, FENCED_STEPS);
+    assert_eq!(bench.gateway.condition(), Condition::Owner);
 }
 
 #[test]
@@ -425,6 +499,40 @@ fn a_group_does_not_go_to_a_gateway_that_does_not_answer() {
         assert_eq!(actions, [Action::Refuse(order, Refusal::Absent)]);
         assert!(bench.gateway.gate().is_open());
     }
+}
+
+#[test]
+fn a_standby_hears_why_its_owner_does_not_give_the_group_away() {
+    let order = Order::MoveTo(GatewayId(2));
+    let refused = |answers: lunet_gateway::Result| {
+        let mut one = Bench::standby(&record(5, Some(0)));
+        let actions = one.input(Input::Order(order));
+        let [Action::Notify(op, bytes, _)] = &actions[..] else { panic!("{actions:?}") };
+        assert_eq!(Message::decode(bytes).unwrap().1, Message::Move(Epoch(5), GatewayId(2)));
+        refusal(&one.done(*op, answers)).map(|(_, why)| why)
+    };
+    let none = Response::NotOwner(Epoch(5), GatewayId(2));
+    for (answer, all, why) in [
+        (Response::Refused(Refusal::JobUnderWay), false, Some(Refusal::JobUnderWay)),
+        (Response::Owner(Epoch(6)), true, Some(Refusal::NotReady)),
+        (Response::Owner(Epoch(5)), true, None),
+        (none.clone(), true, Some(Refusal::NoOwner)),
+        // Somebody has not answered, who may be the owner.
+        (none.clone(), false, None),
+    ] {
+        assert_eq!(refused(acks(&[none.clone(), answer], all)), why);
+    }
+    assert_eq!(refused(Err(Failure::TimedOut)), None);
+    // The owner says so, and begins a move that it does not refuse.
+    let mut owner = Bench::owner();
+    for (to, why) in [(1, Refusal::IsOwner), (9, Refusal::Unknown)] {
+        let actions = owner.notified(&Message::Move(Epoch(5), GatewayId(to)));
+        let told = Action::Acknowledge(NotifyId(9), Response::Refused(why).encode());
+        assert_eq!(actions, [told, Action::Refuse(Order::MoveTo(GatewayId(to)), why)]);
+    }
+    let actions = owner.notified(&Message::Move(Epoch(5), GatewayId(2)));
+    let told = Action::Acknowledge(NotifyId(9), Response::Owner(Epoch(5)).encode());
+    assert!(matches!(&actions[..], [first, Action::Notify(..)] if *first == told));
 }
 
 /// The answer to the blocklisting of a silent owner, and what comes of it.
@@ -1288,7 +1396,7 @@ fn what_became_of_a_job_is_told_as_far_as_it_is_known() {
     let refused = Outcome::Refused;
     let wait = 7 * SECOND;
     let owner_left = Response::NotOwner(Epoch(5), GatewayId(0));
-    let crowded = Response::JobRefused(Refusal::Crowded);
+    let crowded = Response::Refused(Refusal::Crowded);
     for (first, second, outcome) in [
         (acks(std::slice::from_ref(&crowded), false), None, refused(Refusal::Crowded)),
         // The owner may have it by then.
@@ -1328,7 +1436,7 @@ fn what_became_of_a_job_is_told_as_far_as_it_is_known() {
 fn a_job_is_of_one_epoch_and_the_owner_stays_until_it_has_ended() {
     let mut bench = Bench::owner();
     let job = |epoch, number| Message::Job(Epoch(epoch), "client.9".into(), number, vec![1]);
-    let late = Response::JobRefused(Refusal::NotReady).encode();
+    let late = Response::Refused(Refusal::NotReady).encode();
     assert_eq!(bench.notified(&job(4, 1)), [Action::Acknowledge(NotifyId(9), late)]);
     let actions = bench.notified(&job(5, 2));
     let [Action::Job(number, _)] = actions[..] else { panic!("{actions:?}") };
@@ -1340,7 +1448,7 @@ fn a_job_is_of_one_epoch_and_the_owner_stays_until_it_has_ended() {
     let actions = bench.input(Input::JobDone(number, vec![]));
     assert!(matches!(actions[..], [Action::Acknowledge(..), Action::Gate(_), Action::Drain(_)]));
     // A job does not begin on the way to another owner.
-    let refused = Response::JobRefused(Refusal::NotReady).encode();
+    let refused = Response::Refused(Refusal::NotReady).encode();
     assert_eq!(bench.notified(&job(5, 3)), [Action::Acknowledge(NotifyId(9), refused)]);
     let told = Action::JobTold(7, Outcome::Refused(Refusal::NotReady));
     assert_eq!(bench.input(Input::Job(7, vec![1], SECOND)), [told]);

@@ -141,7 +141,7 @@ proptest! {
             1 => (Message::Changed(epoch), Response::NotOwner(epoch, GatewayId(3))),
             2 => (Message::Move(epoch, GatewayId(7)), Response::Owner(epoch)),
             3 => (job, Response::Job(body)),
-            _ => (job, Response::JobRefused(Refusal::Crowded)),
+            _ => (job, Response::Refused(Refusal::Crowded)),
         };
         let of = Tag(epoch.0.rotate_left(9));
         prop_assert_eq!(Message::decode(&message.encode(of)), Ok((of, message)));

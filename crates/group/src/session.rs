@@ -221,7 +221,7 @@ impl Session {
             Response::NotOwner(epoch, gateway) => {
                 Some(Present { gateway, owns: false, epoch, heard: None })
             }
-            Response::Job(_) | Response::JobRefused(_) => None,
+            Response::Job(_) | Response::Refused(_) => None,
         };
         let mut all: Vec<_> = answers.iter().filter_map(present).collect();
         // An owner that has moved on meanwhile has said both.
