@@ -13,7 +13,7 @@ use lunet_iscsi::pdu::TmfFunction;
 use lunet_iscsi::target::{self as iscsi, Connection, Event, LoginIdentity, Tag, Transmit};
 use lunet_ring::{Account, Buf, Payload};
 use lunet_scsi::Attention;
-use lunet_scsi::reserve::{NexusId, Seat};
+use lunet_scsi::reserve::{LiveNexus, Seat};
 use lunet_server::conn;
 use lunet_server::part::Part;
 use lunet_server::transmit::Outgoing;
@@ -60,7 +60,7 @@ pub struct Session {
     /// I_T nexus: the key of the session in the registry.
     pub nexus: Nexus,
     /// The same, as reservations know it.
-    pub id: Arc<NexusId>,
+    pub id: Arc<LiveNexus>,
     /// Target session identifying handle.
     pub tsih: u16,
     /// The target that it is a session of; `None` for a discovery session.
@@ -103,7 +103,7 @@ impl SessionLun {
     pub fn join(
         lun: u16,
         (slot, volume): (VolumeId, &ScsiVolume),
-        id: &Arc<NexusId>,
+        id: &Arc<LiveNexus>,
         through: bool,
     ) -> Self {
         let place = Place::take(volume, id);

@@ -4,7 +4,7 @@
 use std::sync::Arc;
 
 use lunet_reservations::{Event, Registrant, Registration, Reservations};
-use lunet_scsi::reserve::{InitiatorPort, NexusId, Port, Request, Seat, TargetPort};
+use lunet_scsi::reserve::{InitiatorPort, LiveNexus, NexusId, Port, Request, Seat, TargetPort};
 use lunet_scsi::{Reply, Sanitation, status};
 use lunet_volume::VolumeId;
 use lunet_volume::reserve::{self, Order, StoredRegistration, Unchanged};
@@ -23,7 +23,7 @@ pub struct Command {
     /// The slot of the volume.
     pub slot: VolumeId,
     /// Who asks.
-    pub nexus: Arc<NexusId>,
+    pub nexus: Arc<LiveNexus>,
     /// Where that nexus sits.
     pub seat: Seat,
     /// The target ports that lead to the unit.

@@ -7,7 +7,7 @@ use std::sync::{Arc, PoisonError, Weak};
 use lunet_os::sync::{Mutex, MutexGuard};
 use lunet_reservations::{Event, Registrant};
 use lunet_scsi::Nexus;
-use lunet_scsi::reserve::{InitiatorPort, NexusId, Port, Seat, Seats, TargetPort};
+use lunet_scsi::reserve::{InitiatorPort, LiveNexus, NexusId, Port, Seat, Seats, TargetPort};
 use lunet_volume::VolumeId;
 use lunet_volume::reserve::{Done, Listener, Shared};
 
@@ -96,7 +96,7 @@ pub struct Place {
 
 impl Place {
     /// Takes a seat at the unit of a volume.
-    pub fn take(volume: &ScsiVolume, id: &Arc<NexusId>) -> Self {
+    pub fn take(volume: &ScsiVolume, id: &Arc<LiveNexus>) -> Self {
         let seat = with_seats(volume, |seats| seats.attach(id.clone()));
         Self { seat, seats: volume.face.seats.clone(), reservations: volume.reservations.clone() }
     }
@@ -127,8 +127,8 @@ pub fn reset(volume: &ScsiVolume) {
 }
 
 /// A session's nexus by the names of its ends.
-pub fn nexus_id(nexus: &registry::Nexus, target: &str) -> Arc<NexusId> {
-    Arc::new(NexusId {
+pub fn nexus_id(nexus: &registry::Nexus, target: &str) -> Arc<LiveNexus> {
+    LiveNexus::new(NexusId {
         initiator: InitiatorPort { name: nexus.initiator.clone(), isid: nexus.isid },
         port: TargetPort { target: target.into(), tag: nexus.portal_group },
     })

@@ -6,8 +6,8 @@
 
 use lunet_ring::RxBufs;
 
-/// Bytes of a connection's own: two writes of 4 KiB, or 180 command headers.
-pub(crate) const OWN: usize = 8 << 10 | 512;
+/// Bytes of a connection's own: a write of 4 KiB, or 96 command headers.
+pub(crate) const OWN: usize = 4 << 10 | 512;
 
 /// Bytes of a large one: 31 writes of 4 KiB.
 const LARGE: usize = 128 << 10;

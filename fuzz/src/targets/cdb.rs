@@ -1,5 +1,4 @@
 //! Any command blocks and parameter lists of several initiators at a logical unit.
-use std::sync::Arc;
 use std::time::Duration;
 
 use crate::Input;
@@ -7,7 +6,9 @@ use lunet_block::{BlockRange, Caps, Support};
 use lunet_reservations::{Event, MAX_REGISTRATIONS, Reservations};
 use lunet_scsi::alua::{AccessState, PortGroup, PortGroups};
 use lunet_scsi::copy;
-use lunet_scsi::reserve::{InitiatorPort, NexusId, Port, Request, Seat, Seats, TargetPort};
+use lunet_scsi::reserve::{
+    InitiatorPort, LiveNexus, NexusId, Port, Request, Seat, Seats, TargetPort,
+};
 use lunet_scsi::unit::MAX_PARAMETER_LIST;
 use lunet_scsi::{
     Action, Attention, Code, CommandIn, Identity, Key, Nexus, Parameters, Reply, Sense, Target,
@@ -198,7 +199,7 @@ impl Initiators {
             let name = format!("iqn.2026-11.local.lunet:i{}", number / 2);
             let initiator = InitiatorPort { name, isid: [0x80, 0, 0, 0, 0, number as u8] };
             let nexus = NexusId { initiator, port: port(1 + number % 2) };
-            (seats.attach(Arc::new(nexus)), Nexus::new())
+            (seats.attach(LiveNexus::new(nexus)), Nexus::new())
         });
         let nexuses = nexuses.collect();
         Self { reservations: Reservations::new(true), seats, nexuses }

@@ -6,7 +6,7 @@ use lunet_block::{ByteRange, Op};
 use lunet_iscsi::target::Tag;
 use lunet_scsi::alua::AccessState;
 use lunet_scsi::copy::Side;
-use lunet_scsi::reserve::{NexusId, Seat};
+use lunet_scsi::reserve::{LiveNexus, Seat};
 use lunet_scsi::{Code, Key, PowerChange, Sense, Transfer};
 use lunet_volume::reserve::Wanted;
 use lunet_volume::{Command, Face, Failure, Names, OpenVolumes, Operation, OperationId, PathState};
@@ -44,7 +44,7 @@ pub struct ScsiCommand {
     /// What becomes of its unit when it is done, and the nexus that wants it.
     pub power: Option<Box<(PowerChange, Option<Seat>)>>,
     /// Who is told if it fails after it was answered.
-    pub deferred: Option<Box<(Seat, Arc<NexusId>)>>,
+    pub deferred: Option<Box<(Seat, Arc<LiveNexus>)>>,
     /// The slot of the connection that it belongs to although its command has been answered.
     pub background: Option<ConnId>,
     /// It changes something, and goes its host's way.

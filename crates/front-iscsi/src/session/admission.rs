@@ -131,7 +131,8 @@ fn admit(shard: &mut Shard, slot: ConnId, nexus: Nexus, tsih: u16, identity: &Lo
     let luns = view.unwrap_or_default().into_iter().filter_map(|(lun, volume)| {
         Some(SessionLun::join(lun, (volume, world.volume(volume)?), &id, through))
     });
-    let luns: Vec<SessionLun> = luns.collect();
+    // With no room to spare: thousands of sessions may be idle, with hundreds each.
+    let luns = luns.collect::<Box<[SessionLun]>>().into_vec();
     let numbers = luns.iter().map(|lun| lun.lun).collect();
     let scsi = target.as_ref().map(|target| target.seen(conn.portal, numbers));
     let since = shard.front.exec.storage.now;

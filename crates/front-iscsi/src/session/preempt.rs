@@ -18,7 +18,7 @@ pub(super) fn abort_preempted(shard: &mut Shard, preempted: &Preempted) {
     while let Some(slot) = shard.conns.next_of(&mut slots) {
         let conn = &shard.conns[slot];
         let Some(session) = &conn.front.session else { continue };
-        if order.contains(&session.id.registrant()) {
+        if order.contains(session.id.registrant()) {
             // What a standby has of it, or a network, is ended too.
             session.gated.iter().for_each(|gated| gated.on_way.way.renew());
             let own = spared.filter(|asking| conn.serial == asking.connection);

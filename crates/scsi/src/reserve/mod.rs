@@ -22,19 +22,23 @@ pub(crate) use access::Guard;
 pub use command::{In, Move, Out, Register, Request};
 pub(crate) use command::{parse, persistent_in, persistent_out, release, reserve};
 pub use out::Outcome;
-pub use port::{FAMILY, InitiatorPort, NexusId, Port, TargetPort};
+pub use port::{FAMILY, InitiatorPort, LiveNexus, NexusId, Port, TargetPort};
 
 use crate::nexus::{Attention, Attentions, Nexus};
 
 /// Where a nexus that is logged in waits for news.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Seat(usize);
+pub struct Seat(u32);
+
+impl Seat {
+    const fn at(self) -> usize {
+        self.0 as usize
+    }
+}
 
 #[derive(Clone, Debug)]
 struct Sitting {
-    nexus: Arc<NexusId>,
-    /// The same, as it is known where it reserves.
-    registrant: Registrant,
+    nexus: Arc<LiveNexus>,
     pending: Attentions,
     /// PREVENT ALLOW MEDIUM REMOVAL: this nexus wants the medium to stay.
     prevents: bool,
@@ -46,13 +50,15 @@ pub struct Seats {
     /// The target ports that lead to the unit.
     ports: Vec<Port>,
     seats: Vec<Option<Sitting>>,
+    /// All before this one are taken.
+    first_free: usize,
     changes: u64,
 }
 
 impl Seats {
     /// A unit that these ports lead to.
     pub const fn new(ports: Vec<Port>) -> Self {
-        Self { ports, seats: Vec::new(), changes: 0 }
+        Self { ports, seats: Vec::new(), first_free: 0, changes: 0 }
     }
 
     /// Other target ports lead to the unit from now on. Registrations through those that are gone stay, as
@@ -72,30 +78,28 @@ impl Seats {
     }
 
     /// A nexus has logged in.
-    pub fn attach(&mut self, nexus: Arc<NexusId>) -> Seat {
-        let registrant = nexus.registrant();
-        let pending = Attentions::default();
-        let sitting = Some(Sitting { nexus, registrant, pending, prevents: false });
-        match self.seats.iter().position(Option::is_none) {
-            Some(free) => {
-                self.seats[free] = sitting;
-                Seat(free)
-            }
-            None => {
-                self.seats.push(sitting);
-                Seat(self.seats.len() - 1)
-            }
+    pub fn attach(&mut self, nexus: Arc<LiveNexus>) -> Seat {
+        let sitting = Some(Sitting { nexus, pending: Attentions::default(), prevents: false });
+        let free = self.seats.iter().skip(self.first_free).position(Option::is_none);
+        let at = free.map_or(self.seats.len(), |free| self.first_free + free);
+        match self.seats.get_mut(at) {
+            Some(seat) => *seat = sitting,
+            None => self.seats.push(sitting),
         }
+        self.first_free = at + 1;
+        Seat(at as u32)
     }
 
     /// The nexus in a seat.
-    pub fn nexus(&self, seat: Seat) -> Option<&Arc<NexusId>> {
-        self.seats.get(seat.0)?.as_ref().map(|sitting| &sitting.nexus)
+    pub fn nexus(&self, seat: Seat) -> Option<&Arc<LiveNexus>> {
+        self.seats.get(seat.at())?.as_ref().map(|sitting| &sitting.nexus)
     }
 
     /// The nexus is lost. As whom it has reserved; RESERVE [ends](Reservations::session_ended) with it.
     pub fn detach(&mut self, seat: Seat) -> Option<Registrant> {
-        Some(self.seats.get_mut(seat.0)?.take()?.registrant)
+        let left = self.seats.get_mut(seat.at())?.take()?;
+        self.first_free = self.first_free.min(seat.at());
+        Some(left.nexus.registrant().clone())
     }
 
     /// A reset of the unit or the target ends PREVENT.
@@ -108,16 +112,16 @@ impl Seats {
     /// Brings a nexus up to date: what it may do, and the unit attentions that wait for it. `seen` is the number of a
     /// change that is visible here, and so is every one before it.
     pub fn refresh(&mut self, seat: Seat, state: &Reservations, seen: u64, nexus: &mut Nexus) {
-        let Some(Some(sitting)) = self.seats.get_mut(seat.0) else { return };
+        let Some(Some(sitting)) = self.seats.get_mut(seat.at()) else { return };
         let pending = core::mem::take(&mut sitting.pending);
-        nexus.update(seen, state.access(&sitting.registrant), pending);
+        nexus.update(seen, state.access(sitting.nexus.registrant()), pending);
     }
 
     /// Tells nexuses that are logged in what they have lost to somebody, of whatever protocol: by a unit attention, and
     /// who has lost its registration to PREEMPT AND ABORT or CLEAR does not prevent the removal of the medium any more.
     pub fn tell(&mut self, events: &[Event]) {
         for event in events {
-            let lost = |sitting: &&mut Sitting| sitting.registrant == event.registrant;
+            let lost = |sitting: &&mut Sitting| *sitting.nexus.registrant() == event.registrant;
             for sitting in self.seats.iter_mut().flatten().filter(lost) {
                 match event.loses {
                     Loss::Reservation => sitting.pending.establish(Attention::ReservationsReleased),
@@ -137,7 +141,7 @@ impl Seats {
     /// Establishes a unit attention for every nexus but one.
     pub fn attend_others(&mut self, seat: Seat, attention: Attention) {
         for (at, sitting) in self.seats.iter_mut().enumerate() {
-            if let Some(sitting) = sitting.as_mut().filter(|_| at != seat.0) {
+            if let Some(sitting) = sitting.as_mut().filter(|_| at != seat.at()) {
                 sitting.pending.establish(attention);
             }
         }
@@ -146,8 +150,8 @@ impl Seats {
 
     /// Establishes a unit attention for one nexus, if it still has its seat.
     pub fn attend(&mut self, (seat, nexus): (Seat, &NexusId), attention: Attention) {
-        let sitting = self.seats.get_mut(seat.0).and_then(Option::as_mut);
-        if let Some(sitting) = sitting.filter(|sitting| *sitting.nexus == *nexus) {
+        let sitting = self.seats.get_mut(seat.at()).and_then(Option::as_mut);
+        if let Some(sitting) = sitting.filter(|sitting| **sitting.nexus == *nexus) {
             sitting.pending.establish(attention);
             self.changes += 1;
         }
@@ -156,7 +160,7 @@ impl Seats {
     /// Establishes a unit attention for the nexuses that reserve as this registrant.
     pub fn attend_registrant(&mut self, registrant: &Registrant, attention: Attention) {
         for sitting in self.seats.iter_mut().flatten() {
-            if sitting.registrant == *registrant {
+            if sitting.nexus.registrant() == registrant {
                 sitting.pending.establish(attention);
             }
         }
@@ -171,7 +175,7 @@ impl Seats {
     /// Establishes a unit attention for every nexus, but for this one if there is one.
     pub fn attend_all_but(&mut self, nexus: Option<&NexusId>, attention: Attention) {
         for sitting in self.seats.iter_mut().flatten() {
-            if nexus != Some(&*sitting.nexus) {
+            if nexus != Some(&**sitting.nexus) {
                 sitting.pending.establish(attention);
             }
         }
@@ -180,7 +184,7 @@ impl Seats {
 
     /// PREVENT ALLOW MEDIUM REMOVAL (SPC-5 6.16) of the nexus in `seat`.
     pub fn prevent_removal(&mut self, seat: Seat, prevent: bool) {
-        if let Some(Some(sitting)) = self.seats.get_mut(seat.0) {
+        if let Some(Some(sitting)) = self.seats.get_mut(seat.at()) {
             sitting.prevents = prevent;
         }
     }

@@ -5,6 +5,7 @@ use alloc::sync::Arc;
 use alloc::vec::Vec;
 use core::fmt;
 use core::fmt::Write as _;
+use core::ops::Deref;
 
 use lunet_reservations::Registrant;
 
@@ -79,6 +80,34 @@ impl NexusId {
         let initiator = InitiatorPort { name: text(&names[..end])?.into(), isid: *isid };
         let target = text(&names[end + 1..])?.into();
         Some(Self { initiator, port: TargetPort { target, tag: u16::from_be_bytes(*tag) } })
+    }
+}
+
+/// A nexus that is logged in: made once, whatever the number of units that it sees.
+#[derive(Debug, PartialEq, Eq)]
+pub struct LiveNexus {
+    id: NexusId,
+    registrant: Registrant,
+}
+
+impl LiveNexus {
+    /// Of this name.
+    pub fn new(id: NexusId) -> Arc<Self> {
+        let registrant = id.registrant();
+        Arc::new(Self { id, registrant })
+    }
+
+    /// The nexus as it registers and reserves.
+    pub const fn registrant(&self) -> &Registrant {
+        &self.registrant
+    }
+}
+
+impl Deref for LiveNexus {
+    type Target = NexusId;
+
+    fn deref(&self) -> &NexusId {
+        &self.id
     }
 }
 

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use crate::common::*;
 use lunet_reservations::{Damaged, Event, Registrant, Reservations, Saved};
 use lunet_scsi::reserve::{
-    InitiatorPort, NexusId, Outcome, Port, Request, Seat, Seats, TargetPort,
+    InitiatorPort, LiveNexus, NexusId, Outcome, Port, Request, Seat, Seats, TargetPort,
 };
 use lunet_scsi::{Action, CommandIn, Nexus, Reply, Unit, execute, parameters};
 
@@ -29,7 +29,7 @@ impl State {
         1 + self.reservations.changes() + self.seats.changes()
     }
 
-    pub fn attach(&mut self, nexus: Arc<NexusId>) -> Seat {
+    pub fn attach(&mut self, nexus: Arc<LiveNexus>) -> Seat {
         self.seats.attach(nexus)
     }
 
@@ -65,7 +65,7 @@ impl State {
 }
 
 pub struct Node {
-    pub id: Arc<NexusId>,
+    pub id: Arc<LiveNexus>,
     pub seat: Seat,
     pub nexus: Nexus,
 }
@@ -119,7 +119,7 @@ impl Cluster {
         let (nodes, aborts, events) = (vec![], vec![], vec![]);
         let mut cluster = Self { unit: unit(), state, nodes, aborts, events };
         for (letter, tag) in paths {
-            let id = Arc::new(NexusId { initiator: initiator(letter), port: port(tag) });
+            let id = LiveNexus::new(NexusId { initiator: initiator(letter), port: port(tag) });
             let seat = cluster.state.attach(id.clone());
             cluster.nodes.push(Node { id, seat, nexus: Nexus::new() });
         }

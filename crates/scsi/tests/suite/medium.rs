@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use crate::cluster::{State, leading};
 use crate::common::*;
-use lunet_scsi::reserve::{InitiatorPort, NexusId, Out, Register, Request, TargetPort};
+use lunet_scsi::reserve::{InitiatorPort, LiveNexus, NexusId, Out, Register, Request, TargetPort};
 use lunet_scsi::{Action, Attention, Code, Key, Nexus, Power, PowerChange};
 
 const TEST_UNIT_READY: [u8; 6] = [0; 6];
@@ -103,11 +103,27 @@ fn an_idle_unit_works_and_is_active_then() {
     }
 }
 
-fn id(name: &str) -> Arc<NexusId> {
-    Arc::new(NexusId {
+fn id(name: &str) -> Arc<LiveNexus> {
+    LiveNexus::new(NexusId {
         initiator: InitiatorPort { name: name.into(), isid: [0; 6] },
         port: TargetPort { target: "iqn.t".into(), tag: 1 },
     })
+}
+
+#[test]
+fn seats_that_are_free_are_taken_first() {
+    let mut state = State::new(vec![leading(id("a").port.clone())], false);
+    let seats = ["a", "b", "c", "d"].map(|name| state.attach(id(name)));
+    state.detach(seats[2]);
+    state.detach(seats[0]);
+    let again = ["e", "f", "g"].map(|name| state.attach(id(name)));
+    assert_eq!(again[..2], [seats[0], seats[2]]);
+    assert!(!seats.contains(&again[2]));
+    let names = |seat| state.seats.nexus(seat).map(|nexus| nexus.initiator.name.clone());
+    assert_eq!(
+        [seats[1], again[0], again[2]].map(names),
+        ["b", "e", "g"].map(|it| Some(it.into()))
+    );
 }
 
 #[test]

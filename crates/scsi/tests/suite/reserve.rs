@@ -245,13 +245,13 @@ fn preempt_and_abort_names_whose_commands_end() {
     }
     assert_eq!(c.plain(1, 1, 3, 2, 0), GOOD);
     assert_eq!(c.plain(0, 5, 5, 1, 2), GOOD);
-    assert_eq!(c.aborts, [1, 2].map(|who: usize| c.nodes[who].id.registrant()));
+    assert_eq!(c.aborts, [1, 2].map(|who: usize| c.nodes[who].id.registrant().clone()));
     assert_eq!((c.keys(0), c.kind(0)), (vec![1, 3], 5));
     assert_eq!((c.told(0), c.told(1)), (vec![], vec![UNREGISTERED]));
     assert_eq!((c.told(2), c.told(3)), (vec![UNREGISTERED], vec![RELEASED]));
     // Its own key: its own commands too, and it keeps its registration as it takes the unit.
     assert_eq!(c.plain(0, 5, 5, 1, 1), GOOD);
-    assert_eq!(c.aborts, [c.nodes[0].id.registrant()]);
+    assert_eq!(c.aborts, [c.nodes[0].id.registrant().clone()]);
     assert_eq!(c.keys(0), [1, 3]);
     assert_eq!(c.plain(0, 4, 5, 1, 3), GOOD);
     assert!(c.aborts.is_empty(), "PREEMPT aborts nothing");

@@ -380,7 +380,7 @@ pub fn compare(c: &mut Cluster, model: &mut Model, step: Step) {
         assert_eq!((read, write), model.rights(who), "{step:?}: what {who} may do");
     }
     let aborted: BTreeSet<usize> =
-        (0..NODES).filter(|n| c.aborts.contains(&c.nodes[*n].id.registrant())).collect();
+        (0..NODES).filter(|n| c.aborts.contains(c.nodes[*n].id.registrant())).collect();
     assert_eq!(aborted, std::mem::take(&mut model.aborted), "{step:?}: aborted");
     if model.legacy.is_some() {
         return;

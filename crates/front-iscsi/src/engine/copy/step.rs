@@ -126,7 +126,7 @@ impl Engine {
                 lun.nexus.access()
             }
             // Through another target it is another nexus, and one without registration at that.
-            None => core.reservations.look(|state| state.access(&session.id.registrant())),
+            None => core.reservations.look(|state| state.access(session.id.registrant())),
         }
     }
 
