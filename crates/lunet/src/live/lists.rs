@@ -1,6 +1,6 @@
 //! What there is, for the commands that show it.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::hash::BuildHasher;
 use std::os::unix::fs::MetadataExt;
 use std::path::Path;
@@ -117,13 +117,41 @@ fn users(access: &Access) -> Vec<User> {
     access.users.iter().map(user).collect()
 }
 
-/// Where a volume is a LUN, or a namespace of a subsystem that is no target.
-fn luns(now: &Served, volume: &str) -> Vec<MappedAs> {
-    let luns = now.luns_of(volume);
-    let mapped = |(target, lun): (&str, u16)| MappedAs { target: target.to_owned(), lun };
-    // Identifiers of namespaces end at 1024.
-    let namespaces = now.namespaces_of(volume).map(|(nqn, nsid)| (nqn, nsid as u16));
-    luns.chain(namespaces).map(mapped).collect()
+/// Where each volume is a LUN, or a namespace of a subsystem that is no target, and how many sessions those have.
+struct Mapped<'n> {
+    places: BTreeMap<&'n str, Vec<MappedAs>>,
+    sessions: BTreeMap<String, u64>,
+}
+
+impl<'n> Mapped<'n> {
+    fn new(now: &'n Served, sessions: BTreeMap<String, u64>) -> Self {
+        let config = &now.plan.config;
+        let luns = config.targets.iter().flat_map(|target| {
+            target.luns.iter().map(|(lun, at)| (*at, target.name.as_str(), *lun))
+        });
+        let alone = config.nvme.subsystems.iter().filter(|subsystem| subsystem.target.is_none());
+        let namespaces = alone.flat_map(|subsystem| {
+            // Identifiers of namespaces end at 1024.
+            subsystem.namespaces.iter().map(|(nsid, at)| (*at, &*subsystem.nqn, *nsid as u16))
+        });
+        let mut places: BTreeMap<_, Vec<_>> = BTreeMap::new();
+        for (at, target, lun) in luns.chain(namespaces) {
+            let place = MappedAs { target: target.to_owned(), lun };
+            places.entry(&*config.volumes[at].name).or_default().push(place);
+        }
+        Self { places, sessions }
+    }
+
+    fn places(&self, volume: &str) -> Vec<MappedAs> {
+        self.places.get(volume).cloned().unwrap_or_default()
+    }
+
+    /// How many sessions see the volume.
+    fn sessions(&self, volume: &str) -> u64 {
+        let places = self.places.get(volume).into_iter().flatten();
+        let targets: BTreeSet<&str> = places.map(|place| &*place.target).collect();
+        targets.into_iter().filter_map(|target| self.sessions.get(target)).sum()
+    }
 }
 
 /// What SCSI initiators know a volume by.
@@ -135,6 +163,31 @@ fn naa(now: &Served, config: &config::Volume) -> String {
 fn uuid(now: &Served, config: &config::Volume) -> String {
     let names = lunet_front_iscsi::names::names(&identity::of_volume(&now.machine, config));
     identity::written(names.uuid)
+}
+
+/// A volume that is not served, in the form of the others.
+fn unserved(now: &Served, one: &Unserved, mapped: &Mapped<'_>) -> Volume {
+    let (config, failure) = (&one.config, &one.failure);
+    let text = format!("not served: {}", failure.text());
+    Volume {
+        name: config.name.clone(),
+        backend: backend(config),
+        size_bytes: one.size.unwrap_or(0),
+        used_bytes: None,
+        block_size: config.block_size.unwrap_or(512),
+        read_only: config.read_only,
+        write_cache: WriteCache::None,
+        faults: Some(vec![Fault { state: failure.kind.state(), since: one.since, text }]),
+        erasure: None,
+        limits: limits(config),
+        own_limits: super::limits::of(config),
+        path: config.path(&now.plan.data).map(|path| path.display().to_string()),
+        luns: mapped.places(&config.name),
+        sessions: mapped.sessions(&config.name),
+        snapshots: 0,
+        naa: Some(naa(now, config)),
+        uuid: Some(uuid(now, config)),
+    }
 }
 
 /// What a volume takes of its file system.
@@ -209,6 +262,7 @@ impl Manager {
         let through = self.handle.written_through();
         let sanitations = lunet_front_iscsi::sanitations(&self.handle);
         let mut taken = self.taken(&now);
+        let mapped = Mapped::new(&now, self.sessions_by_target());
         let served = now.open.iter().map(|(name, open)| {
             let caps = open.volume.caps();
             let path = open.config.path(&now.plan.data);
@@ -226,14 +280,14 @@ impl Manager {
                 limits: limits(&open.config),
                 own_limits: super::limits::of(&open.config),
                 path: path.map(|path| path.display().to_string()),
-                luns: luns(&now, name),
-                sessions: self.sessions_on(&now, name) as u64,
+                luns: mapped.places(name),
+                sessions: mapped.sessions(name),
                 snapshots: taken.snapshots,
                 naa: Some(naa(&now, &open.config)),
                 uuid: Some(uuid(&now, &open.config)),
             }
         });
-        let unserved = now.unserved.values().map(|one| self.unserved(&now, one));
+        let unserved = now.unserved.values().map(|one| unserved(&now, one, &mapped));
         let mut all: Vec<Volume> = served.chain(unserved).collect();
         all.sort_by(|a, b| a.name.cmp(&b.name));
         all
@@ -292,31 +346,6 @@ impl Manager {
         now.open.iter().filter_map(place).collect()
     }
 
-    /// A volume that is not served, in the form of the others.
-    fn unserved(&self, now: &Served, one: &Unserved) -> Volume {
-        let (config, failure) = (&one.config, &one.failure);
-        let text = format!("not served: {}", failure.text());
-        Volume {
-            name: config.name.clone(),
-            backend: backend(config),
-            size_bytes: one.size.unwrap_or(0),
-            used_bytes: None,
-            block_size: config.block_size.unwrap_or(512),
-            read_only: config.read_only,
-            write_cache: WriteCache::None,
-            faults: Some(vec![Fault { state: failure.kind.state(), since: one.since, text }]),
-            erasure: None,
-            limits: limits(config),
-            own_limits: super::limits::of(config),
-            path: config.path(&now.plan.data).map(|path| path.display().to_string()),
-            luns: luns(now, &config.name),
-            sessions: self.sessions_on(now, &config.name) as u64,
-            snapshots: 0,
-            naa: Some(naa(now, config)),
-            uuid: Some(uuid(now, config)),
-        }
-    }
-
     /// The snapshots of a volume or of all, the oldest of each first.
     ///
     /// # Errors
@@ -343,6 +372,7 @@ impl Manager {
     pub fn targets(&self) -> Vec<Target> {
         let now = self.now();
         let config = &now.plan.config;
+        let sessions = self.sessions_by_target();
         let target = |target: &crate::config::Target| {
             let subsystem = config.nvme.of_target(&target.name);
             let lun = |(lun, at): &(u16, usize)| {
@@ -359,7 +389,7 @@ impl Manager {
                     Reach::ThisMachine => For::ThisMachine,
                 },
                 luns: target.luns.iter().map(lun).collect(),
-                sessions: self.sessions(|name| name == target.name) as u64,
+                sessions: sessions.get(&target.name).copied().unwrap_or(0),
                 initiators: Some(target.access.initiators.to_string()),
                 users: users(&target.access),
                 mutual: target.access.mutual.as_ref().map(|own| own.name.clone()),

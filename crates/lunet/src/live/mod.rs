@@ -587,18 +587,15 @@ impl Manager {
         }
     }
 
-    /// How many sessions see the volume, as far as it is known.
-    fn sessions_on(&self, now: &Served, volume: &str) -> usize {
-        let mut targets: Vec<&str> = now.luns_of(volume).map(|(target, _)| target).collect();
-        targets.extend(now.namespaces_of(volume).map(|(subsystem, _)| subsystem));
-        self.sessions(|name| targets.contains(&name))
-    }
-
-    fn sessions(&self, on: impl Fn(&str) -> bool) -> usize {
-        let sessions = self.handle.sessions();
-        let sessions =
-            sessions.iter().filter(|session| session.target.as_deref().is_some_and(&on)).count();
-        sessions + self.controllers(on)
+    /// How many sessions each target has, and each subsystem that is none, as far as it is known. Whoever lists volumes asks once:
+    /// it is a question to every shard for all of its sessions.
+    fn sessions_by_target(&self) -> BTreeMap<String, u64> {
+        let mut all = BTreeMap::new();
+        let targets = self.handle.sessions().into_iter().filter_map(|session| session.target);
+        for name in targets.chain(self.controllers()) {
+            *all.entry(name).or_default() += 1;
+        }
+        all
     }
 }
 

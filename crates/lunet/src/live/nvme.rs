@@ -150,17 +150,16 @@ impl Manager {
         self.nvme.handle().map_or(Ok(Vec::new()), |handle| known(handle, some_will_do))
     }
 
-    /// How many controllers there are of subsystems for which this is true: of the name of the target that one is, or
-    /// else of its NQN.
-    pub(super) fn controllers(&self, on: impl Fn(&str) -> bool) -> usize {
+    /// For each controller the name of the target that its subsystem is, or else its NQN.
+    pub(super) fn controllers(&self) -> Vec<String> {
         let now = self.now();
-        let wanted = |info: &&SessionInfo| {
+        let of = |info: SessionInfo| {
             let subsystem = now.plan.config.nvme.find(&info.subsystem);
-            let target = subsystem.and_then(|subsystem| subsystem.target.as_deref());
-            on(target.unwrap_or(&info.subsystem))
+            let target = subsystem.and_then(|subsystem| subsystem.target.clone());
+            target.unwrap_or(info.subsystem)
         };
         let all = self.nvme.handle().map(|handle| handle.sessions()).unwrap_or_default();
-        all.iter().filter(wanted).count()
+        all.into_iter().map(of).collect()
     }
 
     /// Host and address of each controller that sees a volume.
