@@ -9,13 +9,13 @@ use lunet_e2e::server::Server;
 use lunet_e2e::wire::Session;
 
 use super::figures::{Bound, Figures};
-use super::{LONGEST_READ, SLACK, config, load};
+use super::{LONGEST_READ, SLACK, config, load, storm};
 
 /// Sessions that read meanwhile: several for each target.
 const READERS: usize = 64;
 
-/// Where the volume is mapped that comes and goes.
-const LUN: &str = "5000";
+/// Where the volume is mapped that comes and goes: as a namespace as well, whose numbers end at 1024.
+const LUN: &str = "1000";
 
 /// Makes the changes, by the commands that an administrator uses, and looks how long reads wait.
 pub fn run(
@@ -28,7 +28,7 @@ pub fn run(
     let done = AtomicBool::new(false);
     let (times, reads) = thread::scope(|scope| {
         let reading = scope.spawn(|| read(readers, &done));
-        let pinging = scope.spawn(|| ping(idle, &done));
+        let pinging = scope.spawn(|| storm::keep(&mut [idle], &done));
         let changed = change(server, count);
         done.store(true, Ordering::Relaxed);
         let reads = reading.join().map_err(|_| anyhow!("a reader panicked"))?;
@@ -97,12 +97,4 @@ fn read(sessions: &mut [Session], done: &AtomicBool) -> Result<Reads> {
         thread::sleep(Duration::from_millis(5));
     }
     Ok(reads)
-}
-
-fn ping(sessions: &mut [Session], done: &AtomicBool) -> Result<()> {
-    while !done.load(Ordering::Relaxed) {
-        super::storm::answer_pings(sessions)?;
-        thread::sleep(Duration::from_secs(1));
-    }
-    Ok(())
 }

@@ -31,6 +31,8 @@ pub struct How {
     pub rounds: usize,
     /// Each run.
     pub run: Duration,
+    /// Volumes in files.
+    pub luns: usize,
 }
 
 /// Who reads.
@@ -60,12 +62,12 @@ pub fn compare(
         ("all sessions and LUNs in turn, against 64 sessions and LUNs", Who::AllLuns, Who::AllLuns),
     ];
     for (name, alone, crowded) in rows {
-        // Those that a row leaves out would be taken for dead.
-        [&mut *few, &mut *many].into_iter().try_for_each(|all| answer_pings(all))?;
         let mut costs = [Vec::new(), Vec::new()];
         for round in 0..=how.rounds {
-            let one = cost(pids[0], few, alone, how.run)?;
-            let other = cost(pids[1], many, crowded, how.run)?;
+            // Those that a row leaves out would be taken for dead.
+            [&mut *few, &mut *many].into_iter().try_for_each(|all| answer_pings(all))?;
+            let one = cost(pids[0], few, alone, how)?;
+            let other = cost(pids[1], many, crowded, how)?;
             // The first round warms up.
             if round > 0 {
                 costs[0].push(one);
@@ -96,9 +98,9 @@ pub fn compare(
 }
 
 /// CPU time of the server for each read, in us.
-fn cost(pid: u32, sessions: &mut [Session], who: Who, run: Duration) -> Result<f64> {
+fn cost(pid: u32, sessions: &mut [Session], who: Who, how: &How) -> Result<f64> {
     let before = usage::cpu_of_threads(pid)?;
-    let until = Instant::now() + run;
+    let until = Instant::now() + how.run;
     let mut reads = 0;
     match who {
         Who::One => {
@@ -119,7 +121,7 @@ fn cost(pid: u32, sessions: &mut [Session], who: Who, run: Duration) -> Result<f
                 }
                 let first = number * SPREAD;
                 let lun = |at: usize| match who {
-                    Who::AllLuns => lun_of(first + at),
+                    Who::AllLuns => lun_of(first + at, how.luns),
                     _ => MEMORY,
                 };
                 reads += in_turn(&mut sessions[first..first + SPREAD], lun, reads as u64)?;
@@ -131,8 +133,8 @@ fn cost(pid: u32, sessions: &mut [Session], who: Who, run: Duration) -> Result<f
 }
 
 /// One of the LUNs with files of a session's target.
-fn lun_of(number: usize) -> u8 {
-    let luns = config::luns(1000, number).min(usize::from(config::LARGE) - 1).max(1);
+fn lun_of(number: usize, all: usize) -> u8 {
+    let luns = config::luns(all, number).min(usize::from(config::LARGE) - 1).max(1);
     (1 + number / config::TARGETS % luns) as u8
 }
 

@@ -94,13 +94,13 @@ pub fn run(arguments: &Arguments) -> Result<()> {
     asks::report_luns(&crowded, &mut figures)?;
     let mut few = storm::log_in(&alone.server, load::SPREAD)?.sessions;
     let mut many = fill(&crowded, arguments, &mut figures)?;
-    storm::answer_pings(&mut few)?;
-    asks::all(&mut crowded, &mut alone, &mut figures)?;
-    storm::answer_pings(&mut many.sessions)?;
+    storm::beside(&mut [&mut few, &mut many.sessions], || {
+        asks::all(&mut crowded, &mut alone, &mut figures)
+    })?;
     let servers = [alone.server.pid(), crowded.server.pid()];
-    let how = load::How { rounds: arguments.rounds, run: Duration::from_millis(arguments.millis) };
+    let run = Duration::from_millis(arguments.millis);
+    let how = load::How { rounds: arguments.rounds, run, luns: arguments.luns };
     load::compare(servers, [&mut few, &mut many.sessions], &how, &mut figures)?;
-    storm::answer_pings(&mut many.sessions)?;
     changes::run(&crowded.server, &mut many.sessions, arguments.changes, &mut figures)?;
     end(crowded, alone, many, &mut figures)?;
     print!("{}{}", about.title(), figures.table());

@@ -1,6 +1,7 @@
 //! Everybody logs in at once.
 
 use std::net::Ipv4Addr;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -23,6 +24,9 @@ pub const AT_ONCE: usize = 256;
 /// How often a host tries, and what it waits in between.
 const TRIES: usize = 100;
 const PAUSE: Duration = Duration::from_millis(50);
+
+/// How often those that do nothing answer what the server asks of them.
+const PINGS: Duration = Duration::from_secs(1);
 
 /// How it went.
 pub struct LoggedIn {
@@ -98,4 +102,25 @@ fn begin(portal: &str, number: usize) -> Result<Opening> {
 /// Answers what the server has asked of sessions that do nothing.
 pub fn answer_pings(sessions: &mut [Session]) -> Result<()> {
     sessions.iter_mut().try_for_each(Session::answer_pings)
+}
+
+/// The same, again and again until it is done.
+pub fn keep(all: &mut [&mut [Session]], done: &AtomicBool) -> Result<()> {
+    while !done.load(Ordering::Relaxed) {
+        all.iter_mut().try_for_each(|sessions| answer_pings(sessions))?;
+        thread::sleep(PINGS);
+    }
+    Ok(())
+}
+
+/// Keeps sessions alive while something else is done that may take long.
+pub fn beside<T>(all: &mut [&mut [Session]], work: impl FnOnce() -> Result<T>) -> Result<T> {
+    let done = AtomicBool::new(false);
+    thread::scope(|scope| {
+        let kept = scope.spawn(|| keep(all, &done));
+        let worked = work();
+        done.store(true, Ordering::Relaxed);
+        kept.join().map_err(|_| anyhow!("whoever answers pings has panicked"))??;
+        worked
+    })
 }
