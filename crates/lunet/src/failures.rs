@@ -44,8 +44,24 @@ pub fn mark_file(data: &Path, config: &Volume) -> MarkFile {
     MarkFile { path: mark(data, &config.name), storage }
 }
 
+/// The marks in a data directory as they were when it was read: once for all volumes that are opened together, as there may be
+/// a hundred thousand files of other kinds in it.
+#[derive(Debug)]
+pub struct Marks<'d> {
+    data: &'d Path,
+    paths: Vec<PathBuf>,
+}
+
+impl<'d> Marks<'d> {
+    /// Those of now.
+    pub fn of(data: &'d Path) -> Self {
+        Self { data, paths: marks(data).collect() }
+    }
+}
+
 /// The health of storage that was just opened: failed if it failed before, whatever the volume was called then.
-pub fn found(data: &Path, config: &Volume) -> Arc<Health> {
+pub fn found(config: &Volume, marks: &Marks<'_>) -> Arc<Health> {
+    let Marks { data, paths } = marks;
     let own = mark_file(data, config);
     if let (Ok(Some((_, Some(before)))), Some(now)) = (read_mark(&own.path), &own.storage) {
         let both = before.known_by.as_ref().zip(now.known_by.as_ref());
@@ -58,7 +74,7 @@ pub fn found(data: &Path, config: &Volume) -> Arc<Health> {
     }
     let health = Health::found(&config.name, own.clone());
     if let (true, Some(storage)) = (health.is_sound(), &own.storage) {
-        for (path, fault) in of_storage(data, storage) {
+        for (path, fault) in of_storage(paths, storage) {
             health.fail_since(fault);
             // Not before it is kept under the new name.
             if health.wait_for_mark(PATIENCE) && matches!(read_mark(&own.path), Ok(Some(_))) {
@@ -72,7 +88,8 @@ pub fn found(data: &Path, config: &Volume) -> Arc<Health> {
 /// Storage was opened anew on purpose: other marks of it are over too.
 pub fn forget(data: &Path, config: &Volume) {
     let own = mark_file(data, config);
-    let others = own.storage.iter().flat_map(|storage| of_storage(data, storage));
+    let Marks { paths, .. } = Marks::of(data);
+    let others = own.storage.iter().flat_map(|storage| of_storage(&paths, storage));
     others.filter(|(path, _)| *path != own.path).for_each(|(path, _)| clear(&path));
 }
 
@@ -92,7 +109,7 @@ fn clear(path: &Path) {
 
 /// Making something of a volume stable has failed that nobody has open yet.
 pub fn keep(data: &Path, config: &Volume, errno: i32) {
-    found(data, config).not_stable(errno, PATIENCE);
+    found(config, &Marks::of(data)).not_stable(errno, PATIENCE);
 }
 
 /// The name is to be that of another volume: the mark of its storage goes on under a name that no volume has.
@@ -127,12 +144,12 @@ fn marks(data: &Path) -> impl Iterator<Item = PathBuf> {
 }
 
 /// The marks that are about this storage, with what failed.
-fn of_storage(data: &Path, storage: &StorageId) -> Vec<(PathBuf, Fault)> {
-    let fits = |path: PathBuf| match read_mark(&path) {
-        Ok(Some((fault, Some(other)))) if other.is(storage) => Some((path, fault)),
+fn of_storage(marks: &[PathBuf], storage: &StorageId) -> Vec<(PathBuf, Fault)> {
+    let fits = |path: &PathBuf| match read_mark(path) {
+        Ok(Some((fault, Some(other)))) if other.is(storage) => Some((path.clone(), fault)),
         _ => None,
     };
-    marks(data).filter_map(fits).collect()
+    marks.iter().filter_map(fits).collect()
 }
 
 #[cfg(test)]
@@ -148,20 +165,24 @@ mod tests {
         check(&text).unwrap().volumes.remove(0)
     }
 
+    fn found_now(data: &Path, config: &Volume) -> Arc<Health> {
+        found(config, &Marks::of(data))
+    }
+
     #[test]
     fn a_failure_goes_with_the_storage_until_it_is_reopened() {
         let dir = TempDir::new().unwrap();
         let data = dir.path();
         keep(data, &config("a", "one.img"), 5);
-        let since = found(data, &config("a", "one.img")).write_back().unwrap().since;
+        let since = found_now(data, &config("a", "one.img")).write_back().unwrap().since;
         // The name becomes that of another volume, and the file one of another name.
         set_aside(data, "a").unwrap();
-        assert!(found(data, &config("a", "two.img")).is_sound());
-        let again = found(data, &config("b", "one.img"));
+        assert!(found_now(data, &config("a", "two.img")).is_sound());
+        let again = found_now(data, &config("b", "one.img"));
         assert_eq!(again.write_back().map(|fault| fault.since), Some(since));
         assert_eq!(marks(data).collect::<Vec<_>>(), [mark(data, "b")], "it has moved");
         again.forget().unwrap();
-        assert!(found(data, &config("c", "one.img")).is_sound());
+        assert!(found_now(data, &config("c", "one.img")).is_sound());
         assert_eq!(marks(data).count(), 0);
     }
 
@@ -176,7 +197,7 @@ mod tests {
         assert_eq!(marks(data).count(), MOST);
         let last = config("b", &format!("{}.img", MOST + 2));
         forget(data, &last);
-        assert_eq!((marks(data).count(), found(data, &last).is_sound()), (MOST - 1, true));
+        assert_eq!((marks(data).count(), found_now(data, &last).is_sound()), (MOST - 1, true));
         set_aside(data, "nobody").unwrap();
     }
 }

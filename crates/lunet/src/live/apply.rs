@@ -19,7 +19,7 @@ use crate::config::{self, Backend, Config, Volume};
 use crate::opening::{self, Failure, How, Kind, Unserved};
 use crate::plan::{self, Plan};
 use crate::trouble::refuse;
-use crate::{exposure, record, serve, units};
+use crate::{exposure, failures, record, serve, units};
 use lunet_files::{self as files, Found};
 
 /// How consent is given to what hurts sessions.
@@ -198,7 +198,7 @@ impl Manager {
             }
             _ => {
                 let volume = opening::open(&config, &next.data, How::Make)?;
-                Open::new(config, volume, &next.data)
+                Open::new(config, volume, &failures::Marks::of(&next.data))
             }
         };
         open.config.threshold = threshold;

@@ -12,6 +12,7 @@ use lunet_volume::Cause;
 
 use super::Manager;
 use super::served::Open;
+use crate::failures;
 use crate::opening::{self, Failure, How, Unserved};
 
 /// Between two tries to open what a silent cluster has.
@@ -126,7 +127,8 @@ impl Manager {
         let (mut next, is_given) = (now.with(now.plan.clone(), now.open.clone()), opened.is_ok());
         match opened {
             Ok(volume) => {
-                let volume = Open::new(tried.config.clone(), volume, &now.plan.data);
+                let volume =
+                    Open::new(tried.config.clone(), volume, &failures::Marks::of(&now.plan.data));
                 next.unserved.remove(name);
                 next.open.insert(name.to_owned(), volume);
             }

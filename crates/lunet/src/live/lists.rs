@@ -25,7 +25,8 @@ use zeroize::Zeroizing;
 use super::aside::Aside;
 use super::nvme::hosts_in_words;
 use super::served::{Open, backend};
-use super::{Manager, Served, report, snapshots};
+use super::snapshots::{self, Directories};
+use super::{Manager, Served, report};
 use crate::config::access::Source;
 use crate::config::edit::Editor;
 use crate::config::{self, Access, Backend, Reach};
@@ -230,17 +231,20 @@ impl Looked {
         }
     }
 
-    fn taken(&self, data: &Path) -> Taken {
+    fn taken(&self, data: &Path, directories: &mut Directories) -> Taken {
         let (bytes, snapshots) = match self {
             Self::Beside(volume) => {
                 let is_file = matches!(volume.backend, Backend::File { .. });
                 let path = volume.path(data).filter(|_| is_file);
                 let file = path.and_then(|path| path.metadata().ok());
-                (file.map(|file| file.blocks() * 512), snapshots::list_beside(data, volume))
+                let snapshots = snapshots::count_beside(data, volume, directories);
+                (file.map(|file| file.blocks() * 512), snapshots)
             }
-            Self::Image(volume) => (rbd::used(volume), snapshots::of_image(volume)),
+            Self::Image(volume) => {
+                (rbd::used(volume), snapshots::of_image(volume).map(|all| all.len()))
+            }
         };
-        Taken { bytes, snapshots: snapshots.map_or(0, |all| all.len() as u64) }
+        Taken { bytes, snapshots: snapshots.map_or(0, |count| count as u64) }
     }
 }
 
@@ -306,8 +310,13 @@ impl Manager {
         files.retain(|place, _| places.contains_key(place));
         let asked = places.into_iter().map(|(place, volumes)| {
             let (aside, data) = (files.entry(place).or_default().clone(), data.clone());
-            let look = move |(name, looked): (String, Looked)| (name, looked.taken(&data));
-            aside.begin(move || volumes.into_iter().map(look).collect());
+            aside.begin(move || {
+                let mut directories = Directories::default();
+                let look = |(name, looked): (String, Looked)| {
+                    (name, looked.taken(&data, &mut directories))
+                };
+                volumes.into_iter().map(look).collect()
+            });
             aside
         });
         let asked: Vec<_> = asked.collect();
@@ -318,8 +327,10 @@ impl Manager {
     /// The simulator's file systems do not hang.
     #[cfg(not(feature = "tools"))]
     fn taken(&self, now: &Served) -> BTreeMap<String, Taken> {
-        let one =
-            |(name, open): (&String, &Open)| (name.clone(), Looked::of(open).taken(&now.plan.data));
+        let mut directories = Directories::default();
+        let one = |(name, open): (&String, &Open)| {
+            (name.clone(), Looked::of(open).taken(&now.plan.data, &mut directories))
+        };
         now.open.iter().map(one).collect()
     }
 
@@ -355,9 +366,10 @@ impl Manager {
         if let Some(name) = volume {
             now.volume(name)?;
         }
-        let mut out = Vec::new();
+        let (mut out, mut directories) = (Vec::new(), Directories::default());
         for (name, open) in now.open.iter().filter(|(name, _)| volume.is_none_or(|v| v == *name)) {
-            out.extend(snapshots::list(&now.plan.data, open)?.into_iter().map(|one| Snapshot {
+            let all = snapshots::list_with(&now.plan.data, open, &mut directories)?;
+            out.extend(all.into_iter().map(|one| Snapshot {
                 volume: name.clone(),
                 snapshot: one.name,
                 size_bytes: one.bytes,

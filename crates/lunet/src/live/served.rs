@@ -29,8 +29,12 @@ pub struct Open {
 
 impl Open {
     /// A volume whose storage was just opened, and failed before if there is a mark that says so.
-    pub fn new(config: config::Volume, volume: lunet_backends::Volume, data: &Path) -> Self {
-        let health = failures::found(data, &config);
+    pub fn new(
+        config: config::Volume,
+        volume: lunet_backends::Volume,
+        marks: &failures::Marks<'_>,
+    ) -> Self {
+        let health = failures::found(&config, marks);
         Self { config, volume, health }
     }
 

@@ -1,5 +1,6 @@
 //! Snapshots: the content of a volume at one time.
 
+use std::collections::BTreeMap;
 use std::ffi::OsStr;
 use std::fs;
 use std::os::unix::fs::MetadataExt;
@@ -250,25 +251,80 @@ pub fn path(volume: &Path, name: &str, snapshot: &str) -> PathBuf {
     files::parent(volume).join(format!("{name}@{snapshot}.img"))
 }
 
+/// The snapshots in directories, each of which is read once for all volumes that are asked about: a thousand volumes may lie in
+/// one, with a hundred thousand snapshots.
+#[derive(Debug, Default)]
+pub(super) struct Directories(BTreeMap<PathBuf, BTreeMap<String, Vec<String>>>);
+
+impl Directories {
+    /// The names of the snapshots of a volume.
+    fn of(&mut self, file: &Path, volume: &str) -> Result<&[String]> {
+        let directory = files::parent(file);
+        if !self.0.contains_key(directory) {
+            self.0.insert(directory.to_owned(), names_in(directory)?);
+        }
+        let found = self.0.get(directory).and_then(|volumes| volumes.get(volume));
+        Ok(found.map_or(&[], Vec::as_slice))
+    }
+}
+
+/// The names of all snapshots in a directory, by those of their volumes.
+fn names_in(directory: &Path) -> Result<BTreeMap<String, Vec<String>>> {
+    let failed = || format!("cannot read {}", directory.display());
+    let mut all: BTreeMap<String, Vec<String>> = BTreeMap::new();
+    for entry in fs::read_dir(directory).with_context(failed)? {
+        let file = entry.with_context(failed)?.file_name();
+        let Some((volume, snapshot)) = names_of(&file) else { continue };
+        match all.get_mut(volume) {
+            Some(snapshots) => snapshots.push(snapshot.to_owned()),
+            None => drop(all.insert(volume.to_owned(), vec![snapshot.to_owned()])),
+        }
+    }
+    Ok(all)
+}
+
 /// The snapshots of a volume, the oldest first.
 ///
 /// # Errors
 /// The directory cannot be read, `zfs` fails, or the cluster does.
 pub fn list(data: &Path, open: &Open) -> Result<Vec<Snapshot>> {
-    listed(storage::keeper(open, data), &open.config.name)
+    list_with(data, open, &mut Directories::default())
 }
 
-/// The same of a volume that need not be open for it.
+/// The same for one of several volumes.
 ///
 /// # Errors
 /// As for [`list`].
-pub fn list_beside(data: &Path, volume: &config::Volume) -> Result<Vec<Snapshot>> {
-    listed(storage::keeper_beside(volume, data), &volume.name)
+pub(super) fn list_with(
+    data: &Path,
+    open: &Open,
+    directories: &mut Directories,
+) -> Result<Vec<Snapshot>> {
+    listed(storage::keeper(open, data), &open.config.name, directories)
 }
 
-fn listed(keeper: Result<Keeper>, volume: &str) -> Result<Vec<Snapshot>> {
+/// How many there are of a volume, which need not be open for it.
+///
+/// # Errors
+/// As for [`list`].
+pub(super) fn count_beside(
+    data: &Path,
+    volume: &config::Volume,
+    directories: &mut Directories,
+) -> Result<usize> {
+    match storage::keeper_beside(volume, data) {
+        Ok(Keeper::File(file)) => Ok(directories.of(&file, &volume.name)?.len()),
+        other => Ok(listed(other, &volume.name, directories)?.len()),
+    }
+}
+
+fn listed(
+    keeper: Result<Keeper>,
+    volume: &str,
+    directories: &mut Directories,
+) -> Result<Vec<Snapshot>> {
     match keeper {
-        Ok(Keeper::File(file)) => files_of(&file, volume),
+        Ok(Keeper::File(file)) => files_of(&file, volume, directories.of(&file, volume)?),
         Ok(Keeper::Zfs(zfs, dataset)) => {
             let known = zfs.snapshots(&dataset)?.into_iter();
             let one = |s: lunet_backends::zfs::ZfsSnapshot| Snapshot {
@@ -300,19 +356,16 @@ pub fn of_image(volume: &lunet_backends::Volume) -> Result<Vec<Snapshot>> {
     Ok(rbd::snapshots(volume)?.into_iter().map(one).collect())
 }
 
-fn files_of(file: &Path, volume: &str) -> Result<Vec<Snapshot>> {
-    let directory = files::parent(file);
-    let failed = || format!("cannot read {}", directory.display());
-    let mut out = Vec::new();
-    for entry in fs::read_dir(directory).with_context(failed)? {
-        let entry = entry.with_context(failed)?;
-        let Some(name) = name_of(volume, &entry.file_name()) else { continue };
-        let found = match files::look_at_name(&entry.path()) {
+fn files_of(file: &Path, volume: &str, names: &[String]) -> Result<Vec<Snapshot>> {
+    let mut out = Vec::with_capacity(names.len());
+    for name in names {
+        let (name, place) = (name.clone(), path(file, volume, name));
+        let found = match files::look_at_name(&place) {
             Found::There(found) => found,
             // It has gone meanwhile.
             Found::Absent => continue,
             // It may be there: a volume with snapshots is not deleted.
-            Found::Unknown(error) => return Err(refused("look at", &entry.path(), &error)),
+            Found::Unknown(error) => return Err(refused("look at", &place, &error)),
         };
         let created = found.modified().ok().and_then(|t| t.duration_since(UNIX_EPOCH).ok());
         let created = created.unwrap_or_default().as_secs();
@@ -325,10 +378,10 @@ fn files_of(file: &Path, volume: &str) -> Result<Vec<Snapshot>> {
     Ok(out)
 }
 
-/// The name of the snapshot in a file, if it is one of this volume's.
-fn name_of(volume: &str, file: &OsStr) -> Option<String> {
-    let rest = file.to_str()?.strip_prefix(volume)?.strip_prefix('@')?;
-    Some(rest.strip_suffix(".img")?.to_owned())
+/// The names of a volume and its snapshot in that file, if it is one. No name of a volume has an `@`.
+fn names_of(file: &OsStr) -> Option<(&str, &str)> {
+    let (volume, rest) = file.to_str()?.split_once('@')?;
+    Some((volume, rest.strip_suffix(".img")?))
 }
 
 /// What keeps a snapshot that is there.
@@ -367,10 +420,9 @@ mod tests {
     fn a_snapshot_lies_beside_its_volume_under_both_names() {
         let file = path(Path::new("/d/vm1.img"), "vm1", "monday");
         assert_eq!(file, Path::new("/d/vm1@monday.img"));
-        let name = |volume: &str| name_of(volume, file.file_name().unwrap());
-        assert_eq!(name("vm1").as_deref(), Some("monday"));
-        assert_eq!((name("vm"), name("vm11")), (None, None));
-        assert_eq!(name_of("vm1", OsStr::new(".vm1@x.img.lunet-new")), None);
-        assert_eq!(name_of("vm1", OsStr::new("vm1@x.qcow2")), None);
+        assert_eq!(names_of(file.file_name().unwrap()), Some(("vm1", "monday")));
+        assert_eq!(names_of(OsStr::new(".vm1@x.img.lunet-new")), None);
+        assert_eq!(names_of(OsStr::new("vm1@x.qcow2")), None);
+        assert_eq!(names_of(OsStr::new("vm1.img")), None);
     }
 }
