@@ -41,10 +41,10 @@ pub fn look() -> Result<About> {
 
 impl About {
     /// The beginning of a page about transports.
-    pub fn title(&self) -> String {
+    pub fn title(&self, of: &str) -> String {
         let Self { date, lunet, commit, load_average, .. } = self;
         format!(
-            "# NVMe over TCP and iSCSI, {date}\n\n{lunet} (commit {commit}). Load average before: {load_average}.\n\n"
+            "# {of}, {date}\n\n{lunet} (commit {commit}). Load average before: {load_average}.\n\n"
         )
     }
 

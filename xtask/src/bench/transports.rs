@@ -82,7 +82,7 @@ pub fn run(arguments: &Arguments) -> Result<()> {
     );
     println!("{table}");
     if let Some(out) = &arguments.out {
-        std::fs::write(out, about.title() + &table)?;
+        std::fs::write(out, about.title("NVMe over TCP and iSCSI") + &table)?;
     }
     server.stop()?;
     Ok(())

@@ -1,5 +1,6 @@
 //! What somebody waits for who looks at the server.
 
+use std::fs::File;
 use std::process::Command;
 use std::time::{Duration, Instant};
 
@@ -79,6 +80,34 @@ pub fn all(crowded: &mut Crowd, alone: &mut Crowd, figures: &mut Figures) -> Res
         let (many, few) = (ask(&pages[0])?, ask(&pages[1])?);
         let how = format!("GET over HTTP, the least of {TIMES}; {few:.1} ms with 64 sessions");
         figures.add(&format!("`{path}`"), many, "ms", &how, Bound::None);
+    }
+    Ok(())
+}
+
+/// A list of snapshots of all volumes, as many of each. Their files are empty: what is in them is no part of a list.
+pub fn snapshots(
+    crowd: &Crowd,
+    (luns, count): (usize, usize),
+    figures: &mut Figures,
+) -> Result<()> {
+    let data = crowd.server.data();
+    for number in 0..count {
+        let (volume, snapshot) = (number % luns, number / luns);
+        File::create(data.join(format!("v{volume}@s{snapshot}.img")))?;
+    }
+    for (name, command, lines) in [
+        ("`lunet volume snapshots` of all volumes", &["volume", "snapshots"][..], count),
+        ("`lunet volume snapshots` of one", &["volume", "snapshots", "v0"], count.div_ceil(luns)),
+    ] {
+        let mut text = String::new();
+        let took = least(|| {
+            text = crowd.server.tell(command)?;
+            Ok(())
+        })?;
+        let found = text.lines().filter(|line| line.contains('@')).count();
+        ensure!(found == lines, "{found} snapshots in the place of {lines}");
+        let how = format!("{found} of {count} files, the whole command, the least of {TIMES}");
+        figures.add(name, took, "ms", &how, Bound::None);
     }
     Ok(())
 }

@@ -65,7 +65,7 @@ fn change(server: &Server, count: usize) -> Result<Vec<Duration>> {
         &["volume", "create", "comes", "--size", "16MiB"],
         &["volume", "limit", "comes", "--iops", "5000"],
         &["target", "map", &target, LUN, "comes"],
-        &["target", "unmap", &target, LUN],
+        &["target", "unmap", &target, LUN, "--force"],
         &["volume", "delete", "comes", "--yes"],
     ];
     let mut times = Vec::with_capacity(count);

@@ -59,6 +59,9 @@ pub struct Arguments {
     /// Number of shards
     #[arg(long, default_value_t = 8)]
     shards: usize,
+    /// Number of snapshots of the volumes
+    #[arg(long, default_value_t = 100_000)]
+    snapshots: usize,
     /// Number of changes while reads run
     #[arg(long, default_value_t = 1000)]
     changes: usize,
@@ -95,6 +98,8 @@ pub fn run(arguments: &Arguments) -> Result<()> {
     let mut few = storm::log_in(&alone.server, load::SPREAD)?.sessions;
     let mut many = fill(&crowded, arguments, &mut figures)?;
     storm::beside(&mut [&mut few, &mut many.sessions], || {
+        let snapshots = (arguments.luns, arguments.snapshots);
+        asks::snapshots(&crowded, snapshots, &mut figures)?;
         asks::all(&mut crowded, &mut alone, &mut figures)
     })?;
     let servers = [alone.server.pid(), crowded.server.pid()];
@@ -103,7 +108,7 @@ pub fn run(arguments: &Arguments) -> Result<()> {
     load::compare(servers, [&mut few, &mut many.sessions], &how, &mut figures)?;
     changes::run(&crowded.server, &mut many.sessions, arguments.changes, &mut figures)?;
     end(crowded, alone, many, &mut figures)?;
-    print!("{}{}", about.title(), figures.table());
+    print!("{}{}", about.title("Many sessions, many LUNs"), figures.table());
     figures.verdict()
 }
 
