@@ -3,7 +3,7 @@
 use std::fs;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::thread;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, anyhow, ensure};
 use lunet_e2e::ceph::{Cluster, cluster};
@@ -161,6 +161,44 @@ fn a_volume_grows_and_is_rolled_back_through_a_standby() -> Result<()> {
     Ok(())
 }
 
+/// A volume gets another size by a change of the record, which its owner leaves for a moment: whenever a takeover shuts the owner
+/// out, it comes to its end.
+#[test]
+fn a_takeover_in_the_middle_of_a_resize_has_an_owner_at_its_end() -> Result<()> {
+    let _cluster = undisturbed();
+    let Some((_group, one, two)) = two("resized")? else { return Ok(()) };
+    let mut first = log_in(&one, "iqn.x:a")?;
+    write_all(&mut first, 1)?;
+    for turn in 0..6 {
+        let (owner, taker) = if turn % 2 == 0 { (&one, &two) } else { (&two, &one) };
+        becomes(owner, "owner")?;
+        becomes(taker, "standby")?;
+        let size = format!("{}MiB", 72 + 8 * turn);
+        let begun = Instant::now();
+        thread::scope(|scope| -> Result<()> {
+            let resized = scope.spawn(|| owner.command(&["volume", "resize", "a", &size]));
+            thread::sleep(Duration::from_millis(60 * turn));
+            until("the group is taken over", || {
+                let taken = taker.command(&["group", "take-over", "vms"])?;
+                let done = taken.status.is_some_and(|status| status.success());
+                // It may be opening the images that the record names now.
+                let waits = taken.stderr.contains("not ready for it: try again");
+                ensure!(done || waits, "{}", taken.stderr);
+                Ok(done)
+            })?;
+            // What became of it is one thing or the other.
+            resized.join().map_err(|_| anyhow!("it has panicked"))??;
+            Ok(())
+        })?;
+        seconds("takeover in the middle of a resize", begun.elapsed());
+        becomes(taker, "owner")?;
+    }
+    becomes(&two, "standby")?;
+    let mut last = log_in(&one, "iqn.x:a")?;
+    have(&mut last, 1)?;
+    Ok(())
+}
+
 #[test]
 fn a_rollback_that_is_cut_off_is_served_by_nobody_until_it_is_repeated() -> Result<()> {
     let _cluster = undisturbed();
@@ -188,8 +226,10 @@ fn a_rollback_that_is_cut_off_is_served_by_nobody_until_it_is_repeated() -> Resu
             group.is_rolling_back()
         })?;
         // The group is not given away meanwhile.
-        let moved = one.refuses(&["group", "move", "vms", "2"])?;
-        ensure!(moved.contains("is under way"), "{moved}");
+        for asked in [&one, &two] {
+            let moved = asked.refuses(&["group", "move", "vms", "2"])?;
+            ensure!(moved.contains("is under way"), "{moved}");
+        }
         ensure!(!rollback.is_finished(), "it ends too soon");
         signal(&one, Signal::KILL)?;
         let finished = rollback.join().map_err(|_| anyhow!("it has panicked"))??;

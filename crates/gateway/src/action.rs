@@ -171,6 +171,9 @@ pub enum Refusal {
         "the record of the group was deleted while lunet ran here: restart lunet on this gateway when the group is there again"
     )]
     Orphaned,
+    /// Another gateway has taken the group over in the meantime, and keeps it.
+    #[error("another gateway has taken the group over in the meantime")]
+    Overtaken,
     /// There is nobody who would do a job.
     #[error("no gateway owns the group now")]
     NoOwner,

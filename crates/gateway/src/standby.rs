@@ -9,8 +9,8 @@ use crate::takeover::{
     stranger,
 };
 use crate::{
-    Ack, Action, Attention, ClientName, Config, Epoch, Failure, Gate, Lost, Message, Notice, Order,
-    Owner, Record, Refusal, Reply, Response, Result, TEN_YEARS, Taker,
+    Ack, Action, Attention, ClientName, Config, Epoch, Failure, Gate, GatewayId, Lost, Message,
+    Notice, Order, Owner, Record, Refusal, Reply, Response, Result, TEN_YEARS, Taker,
 };
 
 /// Between two pings.
@@ -63,18 +63,39 @@ pub(crate) struct Takeover {
     pub step: Step,
     /// At which revision somebody else was seen to be at it, and how often.
     others: (u64, u32),
-    /// The owner was told to the blocklist, so it is this gateway that has to end it.
-    fenced: bool,
+    goal: Goal,
     /// One that was begun already has come to nothing.
     again: bool,
+}
+
+/// What a takeover is for, whatever becomes of the client that does it.
+#[derive(Clone, Copy, Debug, Default)]
+struct Goal {
+    /// The owner was told to the blocklist, so it is this gateway that has to end it.
+    fenced: bool,
+    /// An administrator wants it.
+    ordered: bool,
+    /// From which gateway.
+    from: Option<GatewayId>,
+}
+
+impl Goal {
+    /// Whether it goes on in another epoch than that in which it was begun: the owner that was shut out has left just before, or
+    /// the one that an administrator wants to be followed has come to another epoch.
+    fn holds(self, record: &Record) -> bool {
+        match &record.owner {
+            None => self.fenced,
+            Some(owner) => self.ordered && self.from == Some(owner.gateway),
+        }
+    }
 }
 
 /// A takeover that came to nothing, which a new client goes on with at once: nobody else may know that the owner is shut out.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Unfinished {
-    /// Of the owner that was to be followed.
+    /// In which it was begun.
     epoch: Epoch,
-    fenced: bool,
+    goal: Goal,
 }
 
 #[derive(Debug)]
@@ -154,7 +175,7 @@ impl Gateway {
                     && now >= watch.since + SILENCE + later
                     && now >= watch.not_before;
                 if silent {
-                    self.begin_takeover(Some(epoch));
+                    self.begin_takeover(Some(epoch), Goal::default());
                 }
             }
         }
@@ -174,28 +195,32 @@ impl Gateway {
         };
         if self.now >= since + patience && self.now >= watch.not_before {
             let epoch = record.epoch;
-            self.begin_takeover(Some(epoch));
+            self.begin_takeover(Some(epoch), Goal::default());
         }
     }
 
     /// An administrator wants this gateway to own the group.
     pub(crate) fn take_over(&mut self) {
         match self.role {
-            Role::Standby(_) => self.begin_takeover(None),
+            Role::Standby(_) => {
+                self.begin_takeover(None, Goal { ordered: true, ..Goal::default() });
+            }
             Role::Owner(_) => self.act(Action::Refuse(Order::TakeOver, Refusal::IsOwner)),
             Role::Orphaned => self.act(Action::Refuse(Order::TakeOver, Refusal::Orphaned)),
             _ => self.act(Action::Refuse(Order::TakeOver, Refusal::NotReady)),
         }
     }
 
-    fn begin_takeover(&mut self, epoch: Option<Epoch>) {
+    fn begin_takeover(&mut self, epoch: Option<Epoch>, goal: Goal) {
         self.hindered = true;
         self.tried = self.gate.epoch();
         let limit = self.now + TAKEOVER_LIMIT;
         let (step, others) = (Step::Looking, (0, 0));
         let unfinished = self.unfinished.take();
-        let (again, fenced) = (unfinished.is_some(), unfinished.is_some_and(|it| it.fenced));
-        self.role = Role::TakingOver(Takeover { epoch, limit, step, others, fenced, again });
+        let again = unfinished.is_some();
+        let goal = unfinished
+            .map_or(goal, |it| Goal { ordered: goal.ordered || it.goal.ordered, ..it.goal });
+        self.role = Role::TakingOver(Takeover { epoch, limit, step, others, goal, again });
         let op = self.operation(Purpose::Takeover);
         self.act(Action::Look(op));
     }
@@ -207,11 +232,11 @@ impl Gateway {
         };
         let Some(record) = self.record.as_deref() else { return };
         let epoch = record.epoch;
-        if epoch != unfinished.epoch && record.owner.is_some() {
-            // Somebody else has ended it.
+        if epoch != unfinished.epoch && !unfinished.goal.holds(record) {
             self.unfinished = None;
+            self.overtaken(unfinished.goal);
         } else if self.now >= watch.not_before {
-            self.begin_takeover(Some(epoch));
+            self.begin_takeover(Some(epoch), unfinished.goal);
         }
     }
 
@@ -242,7 +267,7 @@ impl Gateway {
         let reply = match (&step, result) {
             (_, Ok(reply)) => reply,
             // The owner has written the record once more before it was fenced: an answer, a change of its own, or it has left.
-            (Step::Naming(_), Err(Failure::Lost)) if takeover.fenced => {
+            (Step::Naming(_), Err(Failure::Lost)) if takeover.goal.fenced => {
                 return self.look_again(takeover);
             }
             (_, Err(_)) => return self.leave(&takeover),
@@ -304,13 +329,17 @@ impl Gateway {
             return self.orphan(Lost::Anew);
         }
         self.tag = Some(record.tag());
-        // The owner that was shut out may have left just before.
-        let left = takeover.fenced && record.owner.is_none();
-        if takeover.epoch.is_some_and(|epoch| epoch != record.epoch) && !left {
+        if takeover.epoch.is_some_and(|epoch| epoch != record.epoch)
+            && !takeover.goal.holds(&record)
+        {
             self.become_standby();
+            self.overtaken(takeover.goal);
             return self.adopt(Box::new(record));
         }
         takeover.epoch = Some(record.epoch);
+        // Or from that to which it goes just now.
+        let owner = record.owner.as_ref().map(|it| it.gateway).or(record.heir);
+        takeover.goal.from = owner.or(takeover.goal.from);
         // Locks that it cannot see are no free ones. The next client opens what the record names now.
         if !self.has_images_of(&record) {
             self.keep(&takeover);
@@ -333,7 +362,7 @@ impl Gateway {
         }
         let step = match Seen::new(Box::new(record)).begin() {
             Begun::Listing(listing) => {
-                takeover.fenced = true;
+                takeover.goal.fenced = true;
                 Some(self.blocklist(listing))
             }
             Begun::Unlocked(unlocked) => self.name(unlocked),
@@ -426,19 +455,28 @@ impl Gateway {
 
     /// A takeover has come to nothing. If its owner is shut out, nobody serves until somebody ends it.
     fn leave(&mut self, takeover: &Takeover) {
-        if takeover.fenced {
+        if takeover.goal.fenced || takeover.goal.ordered {
             self.keep(takeover);
         }
         self.give_up();
     }
 
+    /// Another gateway has been quicker: whoever has ordered this one is told.
+    fn overtaken(&mut self, goal: Goal) {
+        if goal.ordered {
+            self.act(Action::Refuse(Order::TakeOver, Refusal::Overtaken));
+        }
+    }
+
     /// The next client goes on with it, unless that has been tried.
     fn keep(&mut self, takeover: &Takeover) {
-        let fenced = takeover.fenced;
-        self.unfinished = match takeover.epoch {
-            Some(epoch) if !takeover.again => Some(Unfinished { epoch, fenced }),
-            _ => None,
-        };
+        let goal = takeover.goal;
+        // An order that has not even had a look holds for the epoch that is known here.
+        let epoch = takeover.epoch.unwrap_or_else(|| self.gate.epoch());
+        self.unfinished = (!takeover.again).then_some(Unfinished { epoch, goal });
+        if takeover.again && goal.ordered {
+            self.act(Action::Refuse(Order::TakeOver, Refusal::NotReady));
+        }
     }
 
     /// A takeover has come to nothing. What it has asked for may still come to pass, so its client goes.

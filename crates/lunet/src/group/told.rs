@@ -124,7 +124,9 @@ pub(super) const fn code_of(why: &Refusal) -> Code {
         }
         Refusal::IsOwner | Refusal::NotOwner | Refusal::NoMore => Code::Unsupported,
         Refusal::Unknown => Code::NotFound,
-        Refusal::NotDrained | Refusal::JobUnderWay | Refusal::Crowded => Code::Failed,
+        Refusal::NotDrained | Refusal::JobUnderWay | Refusal::Crowded | Refusal::Overtaken => {
+            Code::Failed
+        }
     }
 }
 
