@@ -596,7 +596,7 @@ fn the_page_and_the_program_have_the_same_options() {
                 "support", "attach", "detach",
             ][..],
         ),
-        ("bench", &["compare", "net", "verify"]),
+        ("bench", &["compare", "net", "scale", "verify"]),
         ("config", &["check", "apply", "show"]),
         ("group", &["list", "gateways", "create", "config", "move", "take-over"]),
         ("sessions", &["end"]),
