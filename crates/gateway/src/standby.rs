@@ -96,6 +96,8 @@ pub(crate) struct Unfinished {
     /// In which it was begun.
     epoch: Epoch,
     goal: Goal,
+    /// When it came to nothing.
+    at: Duration,
 }
 
 #[derive(Debug)]
@@ -231,12 +233,21 @@ impl Gateway {
             return;
         };
         let Some(record) = self.record.as_deref() else { return };
-        let epoch = record.epoch;
-        if epoch != unfinished.epoch && !unfinished.goal.holds(record) {
+        let (epoch, wanted) = (record.epoch, unfinished.goal);
+        // Nobody wants an order of yesterday carried out when the cluster is there again; who is shut out is so still.
+        let is_late = self.now >= unfinished.at + TAKEOVER_LIMIT;
+        let goal = Goal { ordered: wanted.ordered && !is_late, ..wanted };
+        if is_late && !goal.fenced {
             self.unfinished = None;
-            self.overtaken(unfinished.goal);
+            if wanted.ordered {
+                self.act(Action::Refuse(Order::TakeOver, Refusal::NotReady));
+            }
+        } else if epoch != unfinished.epoch && !goal.holds(record) {
+            self.unfinished = None;
+            self.overtaken(wanted);
         } else if self.now >= watch.not_before {
-            self.begin_takeover(Some(epoch), unfinished.goal);
+            self.unfinished = Some(Unfinished { goal, ..unfinished });
+            self.begin_takeover(Some(epoch), goal);
         }
     }
 
@@ -473,7 +484,7 @@ impl Gateway {
         let goal = takeover.goal;
         // An order that has not even had a look holds for the epoch that is known here.
         let epoch = takeover.epoch.unwrap_or_else(|| self.gate.epoch());
-        self.unfinished = (!takeover.again).then_some(Unfinished { epoch, goal });
+        self.unfinished = (!takeover.again).then_some(Unfinished { epoch, goal, at: self.now });
         if takeover.again && goal.ordered {
             self.act(Action::Refuse(Order::TakeOver, Refusal::NotReady));
         }

@@ -377,6 +377,21 @@ fn a_takeover_ends_whatever_its_owner_has_written_before_it_was_shut_out() {
 }
 
 #[test]
+fn an_order_to_take_over_does_not_outlive_a_cluster_that_was_away() {
+    let before = record(4, Some(0));
+    let mut bench = Bench::standby(&before);
+    let actions = bench.input(Input::Order(Order::TakeOver));
+    let (_, actions) = bench.steps(actions, &before, 0, Failure::TimedOut);
+    let [Action::DropClient { .. }, Action::NewClient(op)] = actions[..] else {
+        panic!("{actions:?}")
+    };
+    bench.now += 30 * SECOND;
+    let actions = client_made(&mut bench, op, made(8));
+    assert_eq!(refusal(&actions), Some((Order::TakeOver, Refusal::NotReady)));
+    assert_eq!(bench.gateway.condition(), Condition::Standby);
+}
+
+#[test]
 fn a_takeover_waits_for_the_images_that_its_record_names_now() {
     let mut before = record(4, Some(0));
     before.contents.volumes = vec![volume("rbd/a")];
