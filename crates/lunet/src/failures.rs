@@ -44,8 +44,8 @@ pub fn mark_file(data: &Path, config: &Volume) -> MarkFile {
     MarkFile { path: mark(data, &config.name), storage }
 }
 
-/// The marks in a data directory as they were when it was read: once for all volumes that are opened together, as there may be
-/// a hundred thousand files of other kinds in it.
+/// The marks in a data directory. It is read once for all volumes that are opened together, as there may be a hundred thousand
+/// files of other kinds in it; a mark that gets another name meanwhile is here by that, too.
 #[derive(Debug)]
 pub struct Marks<'d> {
     data: &'d Path,
@@ -60,15 +60,19 @@ impl<'d> Marks<'d> {
 }
 
 /// The health of storage that was just opened: failed if it failed before, whatever the volume was called then.
-pub fn found(config: &Volume, marks: &Marks<'_>) -> Arc<Health> {
+pub fn found(config: &Volume, marks: &mut Marks<'_>) -> Arc<Health> {
     let Marks { data, paths } = marks;
     let own = mark_file(data, config);
     if let (Ok(Some((_, Some(before)))), Some(now)) = (read_mark(&own.path), &own.storage) {
         let both = before.known_by.as_ref().zip(now.known_by.as_ref());
         if both.is_some_and(|(before, now)| before != now) {
             let name = &config.name;
-            if let Err(error) = set_aside(data, name) {
-                tracing::error!(volume = %name, %error, "the mark of other storage counts for this one");
+            match set_aside(data, name) {
+                // The storage may be that of a volume which is opened next.
+                Ok(aside) => paths.extend(aside),
+                Err(error) => {
+                    tracing::error!(volume = %name, %error, "the mark of other storage counts for this one");
+                }
             }
         }
     }
@@ -109,18 +113,18 @@ fn clear(path: &Path) {
 
 /// Making something of a volume stable has failed that nobody has open yet.
 pub fn keep(data: &Path, config: &Volume, errno: i32) {
-    found(config, &Marks::of(data)).not_stable(errno, PATIENCE);
+    found(config, &mut Marks::of(data)).not_stable(errno, PATIENCE);
 }
 
-/// The name is to be that of another volume: the mark of its storage goes on under a name that no volume has.
+/// The name is to be that of another volume: the mark of its storage goes on under a name that no volume has, which is returned.
 ///
 /// # Errors
 /// The operating system's.
-pub fn set_aside(data: &Path, volume: &str) -> io::Result<()> {
+pub fn set_aside(data: &Path, volume: &str) -> io::Result<Option<PathBuf>> {
     let path = mark(data, volume);
     match read_mark(&path) {
         // Of one without storage, or that nobody can read, nothing is known but the name.
-        Ok(None | Some((_, None))) | Err(_) => return Ok(files::remove(&path).map(drop)?),
+        Ok(None | Some((_, None))) | Err(_) => return Ok(files::remove(&path).map(|_| None)?),
         Ok(Some(_)) => {}
     }
     let aside: Vec<PathBuf> = marks(data).filter(|path| is_aside(path)).collect();
@@ -129,8 +133,10 @@ pub fn set_aside(data: &Path, volume: &str) -> io::Result<()> {
         aside.iter().min_by_key(|path| made(path)).map_or(Ok(true), |path| files::remove(path))?;
     }
     // No volume has a name with this character.
-    lunet_os::fs::rename(&path, &data.join(format!("@{}.{KIND}", identity::uuid()?)))?;
-    files::sync_parent(&path)
+    let place = data.join(format!("@{}.{KIND}", identity::uuid()?));
+    lunet_os::fs::rename(&path, &place)?;
+    files::sync_parent(&path)?;
+    Ok(Some(place))
 }
 
 fn is_aside(path: &Path) -> bool {
@@ -166,7 +172,32 @@ mod tests {
     }
 
     fn found_now(data: &Path, config: &Volume) -> Arc<Health> {
-        found(config, &Marks::of(data))
+        found(config, &mut Marks::of(data))
+    }
+
+    /// The volume had this file, and that has a mark of its own.
+    fn remember(data: &Path, volume: &str, file: &str) {
+        let path = std::path::absolute(data.join(file)).unwrap();
+        let record = serde_json::json!({
+            "version": 1, "path": path, "size": 0, "backend": "file", "mark": file, "file_system": null,
+        });
+        fs::write(record::path(data, volume), record.to_string()).unwrap();
+    }
+
+    #[test]
+    fn a_failure_goes_with_storage_that_has_another_name_since_the_marks_were_read() {
+        let dir = TempDir::new().unwrap();
+        let data = dir.path();
+        remember(data, "a", "one.img");
+        keep(data, &config("a", "one.img"), 5);
+        remember(data, "a", "two.img");
+        remember(data, "b", "one.img");
+        // The file of one is that of the other now, and both are opened by one look at the directory.
+        let mut marks = Marks::of(data);
+        let a = found(&config("a", "two.img"), &mut marks);
+        let b = found(&config("b", "one.img"), &mut marks);
+        assert!(a.is_sound());
+        assert!(!b.is_sound(), "acknowledged writes may be lost");
     }
 
     #[test]

@@ -222,13 +222,13 @@ pub(crate) fn open_volumes(
 ) -> Result<Served> {
     let (mut all, mut unserved) = (BTreeMap::new(), BTreeMap::new());
     tidy(&plan);
-    let marks = failures::Marks::of(&plan.data);
+    let mut marks = failures::Marks::of(&plan.data);
     for config in &plan.config.volumes {
         let name = config.name.clone();
         made.expect(config, &plan.data);
         match opening::open(config, &plan.data, how) {
             Ok(volume) => {
-                drop(all.insert(name, Open::new(config.clone(), volume, &marks)));
+                drop(all.insert(name, Open::new(config.clone(), volume, &mut marks)));
             }
             Err(failure) if failure.ends_start() => return Err(failure.into()),
             Err(failure) => {

@@ -198,7 +198,7 @@ impl Manager {
             }
             _ => {
                 let volume = opening::open(&config, &next.data, How::Make)?;
-                Open::new(config, volume, &failures::Marks::of(&next.data))
+                Open::new(config, volume, &mut failures::Marks::of(&next.data))
             }
         };
         open.config.threshold = threshold;

@@ -127,8 +127,11 @@ impl Manager {
         let (mut next, is_given) = (now.with(now.plan.clone(), now.open.clone()), opened.is_ok());
         match opened {
             Ok(volume) => {
-                let volume =
-                    Open::new(tried.config.clone(), volume, &failures::Marks::of(&now.plan.data));
+                let volume = Open::new(
+                    tried.config.clone(),
+                    volume,
+                    &mut failures::Marks::of(&now.plan.data),
+                );
                 next.unserved.remove(name);
                 next.open.insert(name.to_owned(), volume);
             }

@@ -32,7 +32,7 @@ impl Open {
     pub fn new(
         config: config::Volume,
         volume: lunet_backends::Volume,
-        marks: &failures::Marks<'_>,
+        marks: &mut failures::Marks<'_>,
     ) -> Self {
         let health = failures::found(&config, marks);
         Self { config, volume, health }

@@ -91,7 +91,7 @@ impl Manager {
         let entries = made.into_iter().chain([traces(&config, &plan.data)]).collect();
         self.noted(now, entries, || {
             let volume = prepare(&config, &next.plan)?;
-            let opened = Open::new(config, volume, &failures::Marks::of(&now.plan.data));
+            let opened = Open::new(config, volume, &mut failures::Marks::of(&now.plan.data));
             let mut open = now.open.clone();
             open.insert(name.to_owned(), opened.clone());
             self.commit(now, next, open)?;
