@@ -94,7 +94,8 @@ impl Placement {
         let portals = plan.config.portals.iter().chain(&plan.config.nvme.portals);
         let portals: Vec<IpAddr> = portals.map(|portal| portal.address.ip()).collect();
         let said = plan.config.server.shards;
-        let zfs = said.is_none() && is_on_zfs(plan);
+        // Where it decides nothing, no storage is asked.
+        let zfs = said.is_none() && processors.len() > SMALL && is_on_zfs(plan);
         let machine = system.machine(&portals, &processors, zfs).within(quota());
         let (shards, why) = match said {
             Some(said) => (said, "as configured".to_owned()),

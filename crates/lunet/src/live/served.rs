@@ -195,19 +195,6 @@ impl Served {
             target.luns.iter().filter(ours).map(|(lun, _)| (target.name.as_str(), *lun))
         })
     }
-
-    /// The namespaces that show a volume, with their subsystems, but for those of targets.
-    pub fn namespaces_of<'a>(
-        &'a self,
-        volume: &'a str,
-    ) -> impl Iterator<Item = (&'a str, u32)> + 'a {
-        let config = &self.plan.config;
-        let alone = config.nvme.subsystems.iter().filter(|subsystem| subsystem.target.is_none());
-        alone.flat_map(move |subsystem| {
-            let ours = move |(_, at): &&(u32, usize)| config.volumes[*at].name == volume;
-            subsystem.namespaces.iter().filter(ours).map(|(nsid, _)| (&*subsystem.nqn, *nsid))
-        })
-    }
 }
 
 /// Where the blocks of a volume are kept.
