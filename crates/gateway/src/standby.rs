@@ -90,7 +90,8 @@ impl Goal {
     }
 }
 
-/// A takeover that came to nothing, which a new client goes on with at once: nobody else may know that the owner is shut out.
+/// A takeover that came to nothing, which a new client goes on with at once: nobody else may know that the owner is shut out. Or
+/// an order that came when there was no client.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Unfinished {
     /// In which it was begun.
@@ -98,6 +99,8 @@ pub(crate) struct Unfinished {
     goal: Goal,
     /// When it came to nothing.
     at: Duration,
+    /// False for an order that came while there was no client to carry it out.
+    tried: bool,
 }
 
 #[derive(Debug)]
@@ -207,10 +210,27 @@ impl Gateway {
             Role::Standby(_) => {
                 self.begin_takeover(None, Goal { ordered: true, ..Goal::default() });
             }
+            // What is under way is carried out as ordered.
+            Role::TakingOver(ref mut takeover) => takeover.goal.ordered = true,
+            Role::Fenced if self.record.is_some() => self.keep_order(),
             Role::Owner(_) => self.act(Action::Refuse(Order::TakeOver, Refusal::IsOwner)),
             Role::Orphaned => self.act(Action::Refuse(Order::TakeOver, Refusal::Orphaned)),
-            _ => self.act(Action::Refuse(Order::TakeOver, Refusal::NotReady)),
+            Role::Fenced | Role::Moving(_) => {
+                self.act(Action::Refuse(Order::TakeOver, Refusal::NotReady));
+            }
         }
+    }
+
+    /// An order that comes while a client is made, such as one that opens what the group has got, is carried out by that.
+    fn keep_order(&mut self) {
+        let Some(record) = self.record.as_deref() else { return };
+        let (epoch, at) = (self.gate.epoch(), self.now);
+        let from = record.owner.as_ref().map(|it| it.gateway).or(record.heir);
+        let goal = Goal { from, ..Goal::default() };
+        let kept = self.unfinished.take();
+        let mut kept = kept.unwrap_or(Unfinished { epoch, goal, at, tried: false });
+        (kept.goal.ordered, kept.at) = (true, at);
+        self.unfinished = Some(kept);
     }
 
     fn begin_takeover(&mut self, epoch: Option<Epoch>, goal: Goal) {
@@ -219,7 +239,7 @@ impl Gateway {
         let limit = self.now + TAKEOVER_LIMIT;
         let (step, others) = (Step::Looking, (0, 0));
         let unfinished = self.unfinished.take();
-        let again = unfinished.is_some();
+        let again = unfinished.is_some_and(|it| it.tried);
         let goal = unfinished
             .map_or(goal, |it| Goal { ordered: goal.ordered || it.goal.ordered, ..it.goal });
         self.role = Role::TakingOver(Takeover { epoch, limit, step, others, goal, again });
@@ -484,7 +504,8 @@ impl Gateway {
         let goal = takeover.goal;
         // An order that has not even had a look holds for the epoch that is known here.
         let epoch = takeover.epoch.unwrap_or_else(|| self.gate.epoch());
-        self.unfinished = (!takeover.again).then_some(Unfinished { epoch, goal, at: self.now });
+        let (at, tried) = (self.now, true);
+        self.unfinished = (!takeover.again).then_some(Unfinished { epoch, goal, at, tried });
         if takeover.again && goal.ordered {
             self.act(Action::Refuse(Order::TakeOver, Refusal::NotReady));
         }

@@ -413,6 +413,61 @@ fn a_takeover_waits_for_the_images_that_its_record_names_now() {
 }
 
 #[test]
+fn an_order_to_take_over_is_carried_out_by_the_client_that_is_being_made() {
+    let mut before = record(4, Some(0));
+    before.contents.volumes = vec![volume("rbd/a")];
+    let mut now = before.clone();
+    (now.revision, now.contents.volumes[0].bytes) = (now.revision + 1, 1024);
+    let images = vec![("rbd/a".into(), 1024)];
+    let another = Reply::Client { name: client(1), images };
+    // The owner gives its volume another size: what this gateway reads of it, with the client that is made for it.
+    let resized = || {
+        let mut bench = Bench::standby(&before);
+        let actions = bench.notified(&Message::Changed(Epoch(4)));
+        let read = actions.iter().find_map(|action| match action {
+            Action::ReadRecord(op) => Some(*op),
+            _ => None,
+        });
+        let actions = bench.done(read.expect("it reads"), Ok(Reply::Record(bytes(&now))));
+        let [.., Action::DropClient { .. }, Action::NewClient(op)] = actions[..] else {
+            panic!("{actions:?}")
+        };
+        assert_eq!(bench.gateway.condition(), Condition::Fenced);
+        (bench, op)
+    };
+    let (mut bench, op) = resized();
+    assert_eq!(bench.input(Input::Order(Order::TakeOver)), []);
+    let actions = client_made(&mut bench, op, another.clone());
+    // It was not tried before, so it is gone on with if it comes to nothing.
+    let (names, actions) = bench.steps(actions, &now, 2, Failure::TimedOut);
+    assert_eq!((names.last(), refusal(&actions)), (Some(&"map"), None));
+    let [.., Action::NewClient(op)] = actions[..] else { panic!("{actions:?}") };
+    let actions = client_made(&mut bench, op, another.clone());
+    let (names, _) = bench.steps(actions, &now, usize::MAX, Failure::Lost);
+    assert_eq!((names, bench.gateway.condition()), (FENCED_STEPS.to_vec(), Condition::Owner));
+
+    // Nobody waits any more.
+    let (mut bench, op) = resized();
+    assert_eq!(bench.input(Input::Order(Order::TakeOver)), []);
+    bench.now += 30 * SECOND;
+    let actions = client_made(&mut bench, op, another);
+    assert_eq!(refusal(&actions), Some((Order::TakeOver, Refusal::NotReady)));
+}
+
+#[test]
+fn an_order_to_take_over_holds_for_the_takeover_that_is_under_way() {
+    let before = record(4, Some(0));
+    let mut bench = Bench::standby(&before);
+    let actions = bench.pings(8, &[], SECOND / 10);
+    assert_eq!(bench.input(Input::Order(Order::TakeOver)), []);
+    // Without the order the owner, which has come back in another epoch, would be left alone.
+    let (names, actions) = bench.steps(actions, &before, 4, Failure::Lost);
+    assert_eq!(names.last(), Some(&"name"));
+    let (names, _) = bench.steps(actions, &record(6, Some(0)), usize::MAX, Failure::Lost);
+    assert_eq!((&names[..], bench.gateway.condition()), (&FENCED_STEPS[..], Condition::Owner));
+}
+
+#[test]
 fn a_takeover_that_hangs_is_given_up() {
     let mut bench = Bench::standby(&record(4, Some(0)));
     bench.input(Input::Order(Order::TakeOver));
