@@ -22,8 +22,9 @@ pub const DEFAULT_WEIGHT: u32 = 100;
 /// What an operation costs besides its bytes, in KiB.
 const EACH: u64 = 16;
 
-/// How far a clock may be ahead of the slowest one that waits: 64 operations of 4 KiB at the default weight.
-const AHEAD: u64 = 64 * (EACH + 4) * SCALE / DEFAULT_WEIGHT as u64;
+/// How far a clock may be ahead of the slowest one that waits: 16 operations of 4 KiB at the default weight. What two volumes get
+/// in any time differs by about that from their shares.
+const AHEAD: u64 = 16 * (EACH + 4) * SCALE / DEFAULT_WEIGHT as u64;
 
 /// What the clock of a volume with weight 1 advances by for each KiB is this.
 const SCALE: u64 = 1000;
