@@ -157,20 +157,20 @@ pub(super) fn set(scope: &mut Scope<'_>, facts: &Facts) {
 pub(super) fn names(names: Shape) -> Shape {
     let fields = |list: Vec<(&str, Shape)>| {
         let fields = list.into_iter().map(|(name, shape)| (name.to_owned(), shape));
-        Shape::List(Box::new(Shape::Fields(fields.collect())))
+        Shape::list(Shape::fields(fields))
     };
-    let list = |shape: Shape| Shape::List(Box::new(shape));
+    let list = Shape::list;
     let plain = || Shape::Plain;
     let drive = Shape::of::<Drive>().with("ceiling", plain());
     let raidz =
         ["vdev", "disks", "parity", "sectors", "data_sectors", "space_percent", "ideal_percent"];
-    let raidz = raidz.into_iter().map(|name| (name.to_owned(), plain())).collect();
+    let raidz = raidz.into_iter().map(|name| (name.to_owned(), plain()));
     let vdev =
         vec![("pool", Shape::of::<Pool>()), ("vdev", Shape::of::<Vdev>()), ("drives", list(drive))];
     let volume = vec![
         ("pool", Shape::of::<Pool>()),
         ("zvol", Shape::of::<Zvol>()),
-        ("raidz", Shape::Fields(raidz)),
+        ("raidz", Shape::fields(raidz)),
     ];
     let portal = vec![
         ("target", Shape::of::<Target>()),
@@ -234,11 +234,11 @@ fn of_nfs(names: Shape) -> Shape {
         ("nic", Shape::of::<Nic>()),
         ("rdma", Shape::of::<Rdma>()),
     ];
-    let mount = mount.into_iter().map(|(name, shape)| (name.to_owned(), shape)).collect();
+    let mount = mount.into_iter().map(|(name, shape)| (name.to_owned(), shape));
     names
-        .with("cephs", Shape::List(Box::new(Shape::of::<Ceph>())))
-        .with("nfs_servers", Shape::List(Box::new(Shape::of::<Nfs>())))
-        .with("nfs_mounts", Shape::List(Box::new(Shape::Fields(mount))))
+        .with("cephs", Shape::list(Shape::of::<Ceph>()))
+        .with("nfs_servers", Shape::list(Shape::of::<Nfs>()))
+        .with("nfs_mounts", Shape::list(Shape::fields(mount)))
 }
 
 fn put(scope: &mut Scope<'_>, name: &str, value: &impl Serialize) {

@@ -139,9 +139,9 @@ pub(super) fn names() -> Shape {
         .with("initiator", Shape::of::<Facts>())
         .with("clock_gap_seconds", Shape::Plain);
     for (name, shape) in joined::shapes() {
-        names = names.with(name, Shape::List(Box::new(shape)));
+        names = names.with(name, Shape::list(shape));
     }
-    names.with("probed", Shape::List(Box::new(Shape::of::<Probed>())))
+    names.with("probed", Shape::list(Shape::of::<Probed>()))
 }
 
 #[cfg(test)]

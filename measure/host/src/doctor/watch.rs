@@ -95,7 +95,7 @@ pub fn moving(before: &Facts, after: &Facts, seconds: i64, checks: &Checks) -> R
 
 /// The names that checks of two looks may use: the facts of the second look, and what was before and between.
 pub(super) fn names() -> Shape {
-    let nics = Shape::List(Box::new(Shape::of::<crate::facts::Nic>()));
+    let nics = Shape::list(Shape::of::<crate::facts::Nic>());
     Shape::facts()
         .with("before", Shape::of::<Facts>())
         .with("moved", Shape::of::<Facts>())

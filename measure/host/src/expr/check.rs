@@ -1,5 +1,7 @@
 //! Looks through an expression for names that are not there.
 
+use std::sync::Arc;
+
 use cel::IdedExpr;
 use cel::common::ast::{CallExpr, ComprehensionExpr, EntryExpr, Expr, SelectExpr, operators};
 use cel::common::value::CelVal;
@@ -40,7 +42,7 @@ pub(super) fn check(expr: &IdedExpr, names: &Shape) -> Result<Shape, CheckError>
             for element in &list.elements {
                 shapes.push(check(element, names)?);
             }
-            Ok(Shape::List(Box::new(shapes.into_iter().next().unwrap_or(Shape::Plain))))
+            Ok(Shape::list(shapes.into_iter().next().unwrap_or(Shape::Plain)))
         }
         Expr::Map(map) => {
             for entry in &map.entries {
@@ -50,7 +52,7 @@ pub(super) fn check(expr: &IdedExpr, names: &Shape) -> Result<Shape, CheckError>
                 check(&entry.key, names)?;
                 check(&entry.value, names)?;
             }
-            Ok(Shape::Map(Box::new(Shape::Plain)))
+            Ok(Shape::Map(Arc::new(Shape::Plain)))
         }
         Expr::Literal(_) => Ok(Shape::Plain),
         Expr::Struct(_) | Expr::Unspecified => Err(CheckError::Unsupported),
@@ -58,7 +60,7 @@ pub(super) fn check(expr: &IdedExpr, names: &Shape) -> Result<Shape, CheckError>
 }
 
 fn select_(select: &SelectExpr, names: &Shape) -> Result<Shape, CheckError> {
-    match field(check(&select.operand, names)?, &select.field) {
+    match field(&check(&select.operand, names)?, &select.field) {
         Some(_) if select.test => Ok(Shape::Plain),
         Some(shape) => Ok(shape),
         None => {
@@ -68,10 +70,10 @@ fn select_(select: &SelectExpr, names: &Shape) -> Result<Shape, CheckError> {
     }
 }
 
-fn field(shape: Shape, name: &str) -> Option<Shape> {
+fn field(shape: &Shape, name: &str) -> Option<Shape> {
     match shape {
-        Shape::Fields(mut fields) => fields.remove(name),
-        Shape::Map(any) => Some(*any),
+        Shape::Fields(fields) => fields.get(name).cloned(),
+        Shape::Map(any) => Some((**any).clone()),
         Shape::Plain | Shape::List(_) => None,
     }
 }
@@ -86,18 +88,18 @@ fn call_(call: &CallExpr, names: &Shape) -> Result<Shape, CheckError> {
     }
     match call.func_name.as_str() {
         operators::INDEX => match (shapes.swap_remove(0), &call.args[1].expr) {
-            (Shape::List(element), _) => Ok(*element),
-            (shape, Expr::Literal(CelVal::String(name))) => field(shape, name).ok_or_else(|| {
+            (Shape::List(element), _) => Ok((*element).clone()),
+            (shape, Expr::Literal(CelVal::String(name))) => field(&shape, name).ok_or_else(|| {
                 let path = path(&call.args[0]).unwrap_or_default();
                 CheckError::NoSuchFact(format!("{path}[\"{name}\"]"))
             }),
-            (Shape::Map(any), _) => Ok(*any),
+            (Shape::Map(any), _) => Ok((*any).clone()),
             _ => Ok(Shape::Plain),
         },
         operators::CONDITIONAL | operators::ADD => Ok(shapes.swap_remove(1)),
         "or" | "unique" | "sort" if !shapes.is_empty() => Ok(shapes.swap_remove(0)),
         "flatten" if !shapes.is_empty() => Ok(match shapes.swap_remove(0) {
-            Shape::List(inner) => *inner,
+            Shape::List(inner) => (*inner).clone(),
             other => other,
         }),
         _ => Ok(Shape::Plain),
@@ -106,7 +108,7 @@ fn call_(call: &CallExpr, names: &Shape) -> Result<Shape, CheckError> {
 
 fn comprehension(over: &ComprehensionExpr, names: &Shape) -> Result<Shape, CheckError> {
     let element = match check(&over.iter_range, names)? {
-        Shape::List(element) => *element,
+        Shape::List(element) => (*element).clone(),
         Shape::Map(_) => Shape::Plain,
         Shape::Fields(_) | Shape::Plain => {
             let path = path(&over.iter_range).unwrap_or_default();

@@ -2,6 +2,7 @@
 //! option is there and every list has an element.
 
 use std::collections::BTreeMap;
+use std::sync::Arc;
 
 use serde::Serialize;
 use serde::de::value::{Error, StrDeserializer};
@@ -10,15 +11,16 @@ use serde::de::{
     Visitor,
 };
 
-/// What a value looks like.
+/// What a value looks like. A copy shares what is inside: that of the facts has thousands of parts, and each name in an expression
+/// gives one.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Shape {
     /// Named fields, and no others.
-    Fields(BTreeMap<String, Shape>),
+    Fields(Arc<BTreeMap<String, Shape>>),
     /// Any names.
-    Map(Box<Shape>),
+    Map(Arc<Shape>),
     /// A list.
-    List(Box<Shape>),
+    List(Arc<Shape>),
     /// A number, a text, or nothing that is known.
     Plain,
 }
@@ -32,11 +34,21 @@ impl Shape {
         serde_json::to_value(sample::<T>()).map_or(Self::Plain, |value| Self::from(&value))
     }
 
+    /// A list of such.
+    pub fn list(element: Self) -> Self {
+        Self::List(Arc::new(element))
+    }
+
+    /// These fields, and no others.
+    pub fn fields(fields: impl IntoIterator<Item = (String, Self)>) -> Self {
+        Self::Fields(Arc::new(fields.into_iter().collect()))
+    }
+
     /// The same with one more name.
     #[must_use]
     pub fn with(mut self, name: &str, shape: Self) -> Self {
         if let Self::Fields(fields) = &mut self {
-            fields.insert(name.to_owned(), shape);
+            Arc::make_mut(fields).insert(name.to_owned(), shape);
         }
         self
     }
@@ -60,13 +72,13 @@ impl Shape {
     fn from(value: &serde_json::Value) -> Self {
         match value {
             serde_json::Value::Object(fields) => match fields.get(ANY) {
-                Some(any) => Self::Map(Box::new(Self::from(any))),
-                None => Self::Fields(
-                    fields.iter().map(|(name, field)| (name.clone(), Self::from(field))).collect(),
+                Some(any) => Self::Map(Arc::new(Self::from(any))),
+                None => Self::fields(
+                    fields.iter().map(|(name, field)| (name.clone(), Self::from(field))),
                 ),
             },
             serde_json::Value::Array(list) => {
-                Self::List(Box::new(list.first().map_or(Self::Plain, Self::from)))
+                Self::list(list.first().map_or(Self::Plain, Self::from))
             }
             _ => Self::Plain,
         }
