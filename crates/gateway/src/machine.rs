@@ -296,10 +296,11 @@ impl Gateway {
         match message {
             Message::Move(wanted, to) => {
                 let now = self.gate.epoch();
-                let refusal = if wanted == now { self.refuses_move(to) } else { None };
+                let is_new = wanted == now && !self.goes_to(to);
+                let refusal = if is_new { self.refuses_move(to) } else { None };
                 let told = refusal.map_or(Response::Owner(now), Response::Refused);
                 self.acknowledge(notify, &told);
-                if wanted == now {
+                if is_new {
                     self.begin_move(to);
                 }
             }
@@ -315,7 +316,9 @@ impl Gateway {
     fn order_move(&mut self, to: GatewayId) {
         let epoch = self.gate.epoch();
         match &self.role {
-            Role::Owner(_) => self.begin_move(to),
+            // Somebody else has ordered it, and it is on its way.
+            _ if self.goes_to(to) => {}
+            Role::Owner(_) | Role::Moving(_) => self.begin_move(to),
             Role::Standby(_) => {
                 let op = self.operation(Purpose::MoveAsked(to));
                 self.notify(op, &Message::Move(epoch, to), ANNOUNCE_LIMIT);

@@ -262,6 +262,22 @@ impl Gateway {
         }
     }
 
+    /// True if the group is on its way to that gateway already, as far as is known here.
+    pub(crate) fn goes_to(&self, to: GatewayId) -> bool {
+        let heir = match &self.role {
+            Role::Moving(moving) => Some(moving.to),
+            Role::Owner(_) => self.watchers.to,
+            Role::TakingOver(_) => Some(self.config.me),
+            Role::Standby(_) | Role::Fenced => {
+                let record = self.record.as_deref().filter(|record| record.owner.is_none());
+                record.and_then(|record| record.heir)
+            }
+            Role::Orphaned => None,
+        };
+        let asked = |purpose: &Purpose| matches!(purpose, Purpose::Heir(heir) if *heir == to);
+        heir == Some(to) || self.pending.values().any(asked)
+    }
+
     /// The owner begins to give the group away.
     pub(crate) fn begin_move(&mut self, to: GatewayId) {
         if let Some(refusal) = self.refuses_move(to) {
@@ -289,8 +305,8 @@ impl Gateway {
                 Response::NotOwner(..) | Response::Job(_) => {}
             }
         }
-        // Everybody has answered, and none of them owns it.
-        if *all && !owner {
+        // Everybody has answered, and none of them owns it: it may have left for that gateway meanwhile.
+        if *all && !owner && !self.goes_to(to) {
             self.act(Action::Refuse(Order::MoveTo(to), Refusal::NoOwner));
         }
     }

@@ -626,6 +626,48 @@ fn a_standby_hears_why_its_owner_does_not_give_the_group_away() {
     assert!(matches!(&actions[..], [first, Action::Notify(..)] if *first == told));
 }
 
+#[test]
+fn a_move_that_is_ordered_while_it_is_under_way_is_not_refused() {
+    let to = |gateway| Input::Order(Order::MoveTo(GatewayId(gateway)));
+    let told = Action::Acknowledge(NotifyId(9), Response::Owner(Epoch(5)).encode());
+    // At the owner, while it asks for the other gateway and while it drains: once is enough.
+    let mut owner = Bench::owner();
+    let actions = owner.input(to(2));
+    let [Action::Notify(op, ..)] = actions[..] else { panic!("{actions:?}") };
+    let again = |owner: &mut Bench| {
+        assert_eq!(owner.input(to(2)), []);
+        let answered = owner.notified(&Message::Move(Epoch(5), GatewayId(2)));
+        assert!(answered.iter().eq([&told]), "{answered:?}");
+    };
+    again(&mut owner);
+    assert!(matches!(owner.is_there(op)[..], [.., Action::Drain(_)]));
+    again(&mut owner);
+    let three = Order::MoveTo(GatewayId(0));
+    assert_eq!(refusal(&owner.input(to(0))), Some((three, Refusal::NotReady)));
+
+    // At the heir, which takes it, and at another gateway, which knows of it or hears that nobody owns the group.
+    let left = |bench: &mut Bench, heir| {
+        let now = Record { heir: Some(GatewayId(heir)), ..record(5, None) };
+        let actions = bench.notified(&Message::Changed(Epoch(5)));
+        let [.., Action::ReadRecord(op)] = actions[..] else { panic!("{actions:?}") };
+        bench.done(op, Ok(Reply::Record(bytes(&now))));
+    };
+    let standby = || Bench::standby(&record(4, Some(0)));
+    let mut heir = standby();
+    left(&mut heir, 1);
+    assert_eq!(heir.gateway.condition(), Condition::TakingOver);
+    assert_eq!(heir.input(to(1)), []);
+    let mut other = standby();
+    left(&mut other, 2);
+    assert_eq!(other.input(to(2)), []);
+    let mut other = standby();
+    let actions = other.input(to(2));
+    let [Action::Notify(op, ..)] = actions[..] else { panic!("{actions:?}") };
+    left(&mut other, 2);
+    let none = Response::NotOwner(Epoch(5), GatewayId(2));
+    assert_eq!(refusal(&other.done(op, acks(&[none.clone(), none], true))), None);
+}
+
 /// The answer to the blocklisting of a silent owner, and what comes of it.
 fn blocklisted(bench: &mut Bench, reply: Reply) -> Vec<Action> {
     let before = record(4, Some(0));

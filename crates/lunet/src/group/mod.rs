@@ -116,6 +116,8 @@ struct State {
     status: Status,
     /// What an administrator has to know.
     notices: told::Notices,
+    /// Orders that somebody waits for, each as often as it was given.
+    orders: Vec<Order>,
     /// Orders that were not carried out, and why: the latest ones.
     refused: VecDeque<(Order, Refusal)>,
     /// The revision of the configuration in the cluster that is served.
@@ -137,6 +139,7 @@ impl State {
         Self {
             status: Status { condition, epoch, owner: None, heir: None },
             notices: told::Notices::new(),
+            orders: Vec::new(),
             refused: VecDeque::new(),
             revision,
             gateways: Vec::new(),
@@ -371,12 +374,16 @@ impl Groups {
     /// The owner asks for a gateway before it gives the group to it, and what it says to that is not heard elsewhere: so it is
     /// looked for here as well.
     fn is_there(&self, name: &str, to: u16) -> Result<()> {
-        let owns = self.all().iter().any(|running| {
-            let owner = look(&running.state).status.owner;
-            running.config.name == name && owner == Some(GatewayId(running.config.gateway))
+        // The owner asks itself, and this gateway is there.
+        let knows = self.all().iter().any(|running| {
+            let (me, owner) = (running.config.gateway, look(&running.state).status.owner);
+            running.config.name == name && (me == to || owner == Some(GatewayId(me)))
         });
+        if knows {
+            return Ok(());
+        }
         // What cannot be known is seen by the order itself.
-        let Some(all) = (!owns).then(|| self.gateways(name).ok()).flatten() else { return Ok(()) };
+        let Ok(all) = self.gateways(name) else { return Ok(()) };
         let why = match all.iter().find(|one| one.gateway == to) {
             None => Refusal::Unknown,
             Some(one) if one.state == lunet_api::GatewayState::Silent => Refusal::Absent,
@@ -482,11 +489,32 @@ fn has_ports(name: &str, state: &State) -> Done {
     done(format!("group {name} has target ports of {count} gateways, in epoch {epoch}"))
 }
 
+impl State {
+    /// Somebody waits for the end of an order from now on. True if it is to be given: a refusal is told to all who wait for one like
+    /// it, so it has to be the same one. What became of one before is forgotten.
+    fn awaits(&mut self, order: Order) -> bool {
+        let is_new = !self.orders.contains(&order);
+        if is_new {
+            self.refused.retain(|(other, _)| *other != order);
+        }
+        self.orders.push(order);
+        is_new
+    }
+
+    /// One of those who wait for an order knows what became of it, or waits no more.
+    fn is_told(&mut self, order: Order) {
+        if let Some(at) = self.orders.iter().position(|other| *other == order) {
+            self.orders.swap_remove(at);
+        }
+    }
+}
+
 impl Running {
-    /// Gives its thread an order. What became of one like it before is forgotten.
+    /// Gives its thread an order, if nobody has given one like it that goes on still.
     fn give(&self, order: Order) {
-        look(&self.state).refused.retain(|(other, _)| *other != order);
-        self.group.handle().order(order);
+        if look(&self.state).awaits(order) {
+            self.group.handle().order(order);
+        }
     }
 }
 
@@ -501,11 +529,21 @@ struct Texts {
     later: &'static str,
 }
 
-/// Waits a while until a group is as it was ordered to be: what there is to be said then.
+/// Waits a while until a group is as it was [ordered](Running::give) to be: what there is to be said then.
 ///
 /// # Errors
 /// The order is refused, or the time is over.
 fn carried_out(
+    state: &Mutex<State>,
+    texts: &Texts,
+    is_done: impl Fn(&State) -> Option<Done>,
+) -> Result<Done> {
+    let result = end_of(state, texts, is_done);
+    look(state).is_told(texts.order);
+    result
+}
+
+fn end_of(
     state: &Mutex<State>,
     texts: &Texts,
     is_done: impl Fn(&State) -> Option<Done>,
@@ -639,4 +677,24 @@ fn start(
     let wanted = lunet_group::Config { group: group.place(), gateway: me, agrees, shared };
     let running = lunet_group::Group::start(wanted, serving).context("cannot start its thread")?;
     Ok(Running { config: group.clone(), state, group: running, counts, present: Arc::default() })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn who_orders_what_is_under_way_waits_for_its_end() {
+        let (order, other) = (Order::MoveTo(GatewayId(2)), Order::TakeOver);
+        let mut state = State::new(None);
+        assert!(state.awaits(order) && !state.awaits(order) && state.awaits(other));
+        // Both are told of it, and it is not tried a second time in between.
+        state.refused.push_front((order, Refusal::NotDrained));
+        assert!(!state.awaits(order));
+        assert_eq!(state.refused.len(), 1);
+        (0..3).for_each(|_| state.is_told(order));
+        assert!(state.awaits(order));
+        assert!(state.refused.is_empty());
+        assert_eq!(state.orders, [other, order]);
+    }
 }
