@@ -343,9 +343,7 @@ impl<C: Command> Executor<C> {
             next = self.storage.held.range(rest).next().map(|(held, _)| *held);
         }
         self.storage.done.append(&mut self.unmarked);
-        if !self.storage.lines.is_empty() {
-            self.pass_lines();
-        }
+        self.pass_lines();
     }
 
     /// Sends all requests of a place to the storage, or fails their commands: the volume is worked on as a whole, and

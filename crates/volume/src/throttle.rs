@@ -356,6 +356,10 @@ impl<F> Storage<F> {
             self.lines.retain(|slot| *slot != place.slot);
             self.want_share(place.slot, false);
         }
+        if self.lines.is_empty() {
+            // Nobody is to be woken for it.
+            self.line_due = None;
+        }
     }
 }
 

@@ -557,8 +557,10 @@ fn a_turn_is_paid_back_and_ends_with_the_limit() {
     for _ in 0..100 {
         let id = shard.start_read().expect("it waits");
         assert!(volume.limit.wait(second) > before, "it has paid");
+        assert!(shard.executor.next_look().is_some());
         shard.executor.abandon(id);
         assert_eq!(volume.limit.wait(second), before, "it has got that back");
+        assert_eq!(shard.executor.next_look(), None, "nobody waits for a look");
     }
     let waiting: Vec<_> = (0..3).filter_map(|_| shard.start_read()).collect();
     assert_eq!(waiting.len(), 3);

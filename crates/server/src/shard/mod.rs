@@ -42,6 +42,10 @@ const LENT: Duration = Duration::from_secs(5);
 /// Buffer memory that was not needed for so long goes back to the system.
 const SHRINK: Duration = Duration::from_secs(30);
 
+/// An event loop that has looked so often in a row without sleeping, and has met nothing, burns a processor: a time that is over has
+/// been forgotten somewhere. Operations that wait for memory have some hundred tries.
+const TURNS: u32 = 10_000;
+
 /// How often time limits are looked at, at the most.
 const TICK: Duration = Duration::from_millis(100);
 
@@ -126,8 +130,15 @@ impl<F: Front> Shard<F> {
     /// The event loop has failed; every session of the shard is lost.
     pub(crate) fn run(&mut self) -> std::io::Result<bool> {
         let mut events = Vec::with_capacity(256);
+        let mut turns = 0;
         loop {
-            self.wait(self.patience(), &mut events)?;
+            let patience = self.patience();
+            self.wait(patience, &mut events)?;
+            // What RDMA devices have done is no event.
+            let idles =
+                patience == Some(Duration::ZERO) && events.is_empty() && self.rdma.is_none();
+            turns = if idles { turns + 1 } else { 0 };
+            debug_assert!(turns < TURNS, "an event loop without anything to do does not sleep");
             self.iterate(&mut events);
             if self.stopping.is_some() && self.stopped() {
                 return Ok(self.front.exec.is_done());
