@@ -127,6 +127,12 @@ pub(crate) fn tag_of_hash(hash: &[u8]) -> String {
     format!("\"{hash}\"")
 }
 
+/// True if a body says nothing: there is none, or it has no fields.
+fn is_nothing(body: &[u8]) -> bool {
+    let fields = || serde_json::from_slice::<serde_json::Map<String, serde_json::Value>>(body);
+    body.trim_ascii().is_empty() || fields().is_ok_and(|fields| fields.is_empty())
+}
+
 impl Call {
     /// A part of the path; the route has it.
     pub(crate) fn part(&self, name: &str) -> &str {
@@ -167,6 +173,10 @@ impl Call {
             return Err(Problem::new(status, "not-json", "the body is not application/json"));
         }
         let no_request = |error| Problem::bad(format!("this is no request: {error}"));
+        // A list would be taken for the fields in their order.
+        if !self.body.trim_ascii_start().starts_with(b"{") {
+            return Err(Problem::bad("this is no request: the body is no object"));
+        }
         let request = serde_json::from_slice(&self.body).map_err(no_request)?;
         match plain::strange(&self.body).map_err(no_request)? {
             None => Ok(request),
@@ -435,6 +445,10 @@ impl App {
                 return Err(Problem::bad(format!("{name} has characters that no name has")));
             }
             let body = self.body(&parts.headers, body).await?;
+            if route.body.is_none() && !is_nothing(&body) {
+                // It may be what somebody wants to be looked at before.
+                return Err(Problem::bad("this request has no body"));
+            }
             // Strangers are to keep no places by what they may ask at any time.
             if matches!(route.needs, Needs::Role(_)) || route.changes() {
                 seat.is_busy();
