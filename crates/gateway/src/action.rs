@@ -136,9 +136,15 @@ pub enum Order {
 /// Why an order is not carried out.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Refusal {
-    /// The gateway has no connection to the cluster, or is changing its part already.
+    /// The gateway is changing its part already.
     #[error("the gateway is not ready for it: try again")]
     NotReady,
+    /// The gateway has no connection to the cluster.
+    #[error("the gateway has no connection to the cluster: try again when it has")]
+    NoClient,
+    /// A client that may still write to the images cannot be shut out, or is not this group's.
+    #[error("a client of the cluster is in the way, which `lunet group list` names")]
+    InTheWay,
     /// It owns the group.
     #[error("the gateway owns the group already")]
     IsOwner,

@@ -82,6 +82,8 @@ pub(crate) enum Purpose {
     Standbys,
     /// Of a standby: the owner is asked to give the group to that gateway.
     MoveAsked(GatewayId),
+    /// Of an owner that is to take over: it looks whether it is the owner still.
+    OwnerAsked,
     /// To see whether that gateway answers, which the group is to go to.
     Heir(GatewayId),
     Takeover,
@@ -257,6 +259,7 @@ impl Gateway {
             Purpose::AnnounceOwner => self.owner_announced(&result),
             Purpose::Standbys => self.standbys_asked(&result),
             Purpose::MoveAsked(to) => self.move_asked(to, &result),
+            Purpose::OwnerAsked => self.owner_asked(result),
             Purpose::Heir(to) => self.heir_asked(to, &result),
             Purpose::Takeover => self.took(result),
             Purpose::Move => self.moved(result),
@@ -324,7 +327,10 @@ impl Gateway {
                 self.notify(op, &Message::Move(epoch, to), ANNOUNCE_LIMIT);
             }
             Role::Orphaned => self.act(Action::Refuse(Order::MoveTo(to), Refusal::Orphaned)),
-            _ => self.act(Action::Refuse(Order::MoveTo(to), Refusal::NotReady)),
+            Role::Fenced => self.act(Action::Refuse(Order::MoveTo(to), Refusal::NoClient)),
+            Role::TakingOver(_) => {
+                self.act(Action::Refuse(Order::MoveTo(to), Refusal::NotReady));
+            }
         }
     }
 
@@ -380,8 +386,12 @@ impl Gateway {
     /// Ends the client, and with it all operations, and makes another.
     pub(crate) fn renew_client(&mut self, release: bool) {
         self.act(Action::DropClient { release });
+        let ordered = self.pending.values().any(|it| matches!(it, Purpose::OwnerAsked));
         self.give_up_requests();
         self.role = Role::Fenced;
+        if ordered {
+            self.keep_order();
+        }
         self.make_client();
     }
 

@@ -213,16 +213,29 @@ impl Gateway {
             // What is under way is carried out as ordered.
             Role::TakingOver(ref mut takeover) => takeover.goal.ordered = true,
             Role::Fenced if self.record.is_some() => self.keep_order(),
-            Role::Owner(_) => self.act(Action::Refuse(Order::TakeOver, Refusal::IsOwner)),
-            Role::Orphaned => self.act(Action::Refuse(Order::TakeOver, Refusal::Orphaned)),
-            Role::Fenced | Role::Moving(_) => {
-                self.act(Action::Refuse(Order::TakeOver, Refusal::NotReady));
+            // As far as it knows: it may have stood still, or be cut off.
+            Role::Owner(_) => {
+                let op = self.operation(Purpose::OwnerAsked);
+                self.act(Action::ReadRecord(op));
             }
+            Role::Orphaned => self.act(Action::Refuse(Order::TakeOver, Refusal::Orphaned)),
+            Role::Fenced => self.act(Action::Refuse(Order::TakeOver, Refusal::NoClient)),
+            Role::Moving(_) => self.act(Action::Refuse(Order::TakeOver, Refusal::NotReady)),
+        }
+    }
+
+    /// An owner that is to take over has looked. If it has just learned that it is none, the order is kept.
+    pub(crate) fn owner_asked(&mut self, result: Result) {
+        let why = if result.is_ok() { Refusal::IsOwner } else { Refusal::NoClient };
+        self.read(result);
+        match self.role {
+            Role::Owner(_) | Role::Moving(_) => self.act(Action::Refuse(Order::TakeOver, why)),
+            _ => self.take_over(),
         }
     }
 
     /// An order that comes while a client is made, such as one that opens what the group has got, is carried out by that.
-    fn keep_order(&mut self) {
+    pub(crate) fn keep_order(&mut self) {
         let Some(record) = self.record.as_deref() else { return };
         let (epoch, at) = (self.gate.epoch(), self.now);
         let from = record.owner.as_ref().map(|it| it.gateway).or(record.heir);
@@ -311,7 +324,8 @@ impl Gateway {
                 Entry::Last(listed) => self.wait_for_map(listed),
                 Entry::More(listing) => self.blocklist(listing),
                 Entry::Short(ClientName { address, .. }) => {
-                    return self.cannot_take(Notice::ShortEntry { address, lasts, again: AGAIN });
+                    let notice = Notice::ShortEntry { address, lasts, again: AGAIN };
+                    return self.cannot_take(takeover.goal, notice);
                 }
             },
             (Step::WaitingForMap(listed), Reply::Done) => self.break_lock(listed.map_known()),
@@ -389,7 +403,7 @@ impl Gateway {
         }
         if let Some(stranger) = stranger {
             let (address, again) = (stranger.address, AGAIN);
-            return self.cannot_take(Notice::InUse { address, again });
+            return self.cannot_take(takeover.goal, Notice::InUse { address, again });
         }
         let step = match Seen::new(Box::new(record)).begin() {
             Begun::Listing(listing) => {
@@ -411,7 +425,10 @@ impl Gateway {
     }
 
     /// The group cannot be taken over now. Nothing was done that has to be undone.
-    fn cannot_take(&mut self, notice: Notice) {
+    fn cannot_take(&mut self, goal: Goal, notice: Notice) {
+        if goal.ordered {
+            self.act(Action::Refuse(Order::TakeOver, Refusal::InTheWay));
+        }
         self.become_standby();
         if let Role::Standby(watch) = &mut self.role {
             watch.not_before = self.now + AGAIN;

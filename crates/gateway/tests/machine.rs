@@ -527,6 +527,7 @@ fn a_lock_of_somebody_who_is_no_gateway_is_left_alone() {
         _ => None,
     });
     assert_eq!((count, notice), (6, Some(&client(2).address)), "{actions:?}");
+    assert_eq!(refusal(&actions), Some((Order::TakeOver, Refusal::InTheWay)));
     assert!(!actions.iter().any(|action| matches!(action, Action::Blocklist(..))), "{actions:?}");
     assert_eq!(bench.gateway.condition(), Condition::Standby);
     // It is tried again by itself, later.
@@ -624,6 +625,55 @@ fn a_standby_hears_why_its_owner_does_not_give_the_group_away() {
     let actions = owner.notified(&Message::Move(Epoch(5), GatewayId(2)));
     let told = Action::Acknowledge(NotifyId(9), Response::Owner(Epoch(5)).encode());
     assert!(matches!(&actions[..], [first, Action::Notify(..)] if *first == told));
+}
+
+#[test]
+fn an_owner_that_is_to_take_over_looks_whether_it_is_one_still() {
+    let asked = |result: lunet_gateway::Result| {
+        let mut owner = Bench::owner();
+        let actions = owner.input(Input::Order(Order::TakeOver));
+        let [Action::ReadRecord(op)] = actions[..] else { panic!("{actions:?}") };
+        let actions = owner.done(op, result);
+        (owner, actions)
+    };
+    let own = bytes(Bench::owner().gateway.record().expect("it has one"));
+    for (result, why) in
+        [(Ok(Reply::Record(own)), Refusal::IsOwner), (Err(Failure::TimedOut), Refusal::NoClient)]
+    {
+        let (owner, actions) = asked(result);
+        assert_eq!(refusal(&actions), Some((Order::TakeOver, why)));
+        assert_eq!(owner.gateway.condition(), Condition::Owner);
+    }
+    // It stood still, and another one has taken over: its next client hears of that.
+    let now = record(9, Some(0));
+    for result in [Ok(Reply::Record(bytes(&now))), Err(Failure::Blocklisted)] {
+        let (mut owner, actions) = asked(result);
+        assert_eq!(refusal(&actions), None);
+        let [.., Action::NewClient(op)] = actions[..] else { panic!("{actions:?}") };
+        assert_eq!(owner.gateway.condition(), Condition::Fenced);
+        let actions = client_made(&mut owner, op, made(8));
+        let (names, actions) = owner.steps(actions, &now, usize::MAX, Failure::Lost);
+        assert_eq!(names, ["look"]);
+        assert_eq!(refusal(&actions), Some((Order::TakeOver, Refusal::Overtaken)));
+    }
+    // Or it loses its client before it has looked.
+    let mut owner = Bench::owner();
+    owner.input(Input::Order(Order::TakeOver));
+    let actions = owner.notified(&Message::Ping(Epoch(9)));
+    let [.., Action::NewClient(op)] = actions[..] else { panic!("{actions:?}") };
+    let actions = client_made(&mut owner, op, made(8));
+    assert!(matches!(actions[..], [.., Action::Look(_)]), "{actions:?}");
+}
+
+#[test]
+fn a_gateway_without_a_client_says_so() {
+    let config = Config { me: GatewayId(1), rank: 0, portals: portals(1) };
+    let mut gateway = Gateway::new(config, SECOND);
+    for order in [Order::TakeOver, Order::MoveTo(GatewayId(2))] {
+        gateway.handle(SECOND, Input::Order(order));
+        let told: Vec<_> = std::iter::from_fn(|| gateway.action()).collect();
+        assert_eq!(refusal(&told), Some((order, Refusal::NoClient)));
+    }
 }
 
 #[test]

@@ -346,28 +346,31 @@ impl Groups {
             self.is_there(name, to)?;
         }
         let order = to.map_or(Order::TakeOver, |to| Order::MoveTo(GatewayId(to)));
-        let (state, owner) = self.running(name, |running| {
+        let (state, owner, since) = self.running(name, |running| {
             let (state, owner) = (running.state.clone(), to.unwrap_or(running.config.gateway));
-            if look(&state).status.owner == Some(GatewayId(owner)) {
-                return refuse(
-                    Code::Unsupported,
-                    format!("gateway {owner} owns group {name} already"),
-                    "",
-                );
+            let Status { condition, epoch, owner: known, .. } = look(&state).status;
+            let is_there = known == Some(GatewayId(owner));
+            // Whoever is to take over looks whether it is the owner still, and who has no connection knows of nobody.
+            if is_there && to.is_some() && condition != Condition::Fenced {
+                return refuse(Code::Unsupported, owned(name, owner), "");
             }
             running.give(order);
-            Ok((state, owner))
+            Ok((state, owner, is_there.then_some(epoch)))
         })?;
         let texts = Texts {
             order,
+            owned: owned(name, owner),
             refused: format!("group {name} stays where it is"),
             late: format!("group {name} has not come to gateway {owner}"),
             later: "and may still do so, if its cluster answers later",
         };
         carried_out(&state, &texts, |state| {
-            let epoch = state.status.epoch.0;
-            let owns = state.status.owner == Some(GatewayId(owner));
-            owns.then(|| done(format!("gateway {owner} owns group {name}, in epoch {epoch}")))
+            let Status { condition, epoch, owner: now, .. } = state.status;
+            let owns = now == Some(GatewayId(owner)) && condition != Condition::Fenced;
+            let is_new = since.is_none_or(|since| since < epoch);
+            let Epoch(epoch) = epoch;
+            (owns && is_new)
+                .then(|| done(format!("gateway {owner} owns group {name}, in epoch {epoch}")))
         })
     }
 
@@ -432,6 +435,7 @@ impl Groups {
         };
         let texts = Texts {
             order,
+            owned: String::new(),
             refused: format!("group {name} stays as it is"),
             late: format!("group {name} has not got more gateways"),
             later: "and may still get them",
@@ -480,6 +484,10 @@ impl Groups {
     }
 }
 
+fn owned(name: &str, owner: u16) -> String {
+    format!("gateway {owner} owns group {name} already")
+}
+
 fn done(done: String) -> Done {
     Done { done, ..Done::default() }
 }
@@ -521,6 +529,8 @@ impl Running {
 /// What is said of an order that is not carried out.
 struct Texts {
     order: Order,
+    /// That it is so already.
+    owned: String,
     /// What stays as it is.
     refused: String,
     /// What has not happened in time.
@@ -556,7 +566,11 @@ fn end_of(
         }
         // Others may have been given one meanwhile.
         if let Some((_, why)) = state.refused.iter().find(|(order, _)| *order == texts.order) {
-            return refuse(told::code_of(why), format!("{}: {why}", texts.refused), "");
+            let text = match why {
+                Refusal::IsOwner => texts.owned.clone(),
+                _ => format!("{}: {why}", texts.refused),
+            };
+            return refuse(told::code_of(why), text, "");
         }
         drop(state);
         lunet_os::thread::sleep(LOOK);

@@ -119,14 +119,18 @@ impl Standbys {
 /// What kind of refusal that of an order is.
 pub(super) const fn code_of(why: &Refusal) -> Code {
     match why {
-        Refusal::NotReady | Refusal::Absent | Refusal::NoOwner | Refusal::Orphaned => {
-            Code::NotServed
-        }
+        Refusal::NotReady
+        | Refusal::NoClient
+        | Refusal::Absent
+        | Refusal::NoOwner
+        | Refusal::Orphaned => Code::NotServed,
         Refusal::IsOwner | Refusal::NotOwner | Refusal::NoMore => Code::Unsupported,
         Refusal::Unknown => Code::NotFound,
-        Refusal::NotDrained | Refusal::JobUnderWay | Refusal::Crowded | Refusal::Overtaken => {
-            Code::Failed
-        }
+        Refusal::NotDrained
+        | Refusal::JobUnderWay
+        | Refusal::Crowded
+        | Refusal::Overtaken
+        | Refusal::InTheWay => Code::Failed,
     }
 }
 
