@@ -7,7 +7,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::path::PathBuf;
 use std::time::Duration;
 
-use lunet_api::{Answer, Backend, Change, Code, NewVolume, Request};
+use lunet_api::{Answer, Backend, Change, Code, NewVolume, Request, VolumeLimits};
 use lunet_os::simulated;
 use lunet_os::sync::mpsc::{RecvTimeoutError, sync_channel};
 use lunet_os::thread;
@@ -131,6 +131,18 @@ impl Served {
 fn any<T: Clone>(all: &[T]) -> Option<T> {
     let at = (!all.is_empty()).then(|| simulated::below(all.len() as u64) as usize)?;
     Some(all[at].clone())
+}
+
+/// Limits under which hosts wait, but not for longer than they have patience; some of them are none.
+fn limits() -> VolumeLimits {
+    let one_of = |all: &[u64]| (simulated::below(2) == 0).then(|| any(all)).flatten();
+    VolumeLimits {
+        iops: one_of(&[0, 300, 1000, 5000]),
+        bytes_per_s: one_of(&[0, 1 << 20, 16 << 20]),
+        burst_ms: one_of(&[0, 10, 200]),
+        weight: one_of(&[0, 1, 1000]),
+        latency_target_us: one_of(&[0, 100]),
+    }
 }
 
 impl Administrator {
@@ -307,7 +319,7 @@ impl Administrator {
         let target = any(&now.targets.keys().cloned().collect::<Vec<_>>())?;
         let luns = &now.targets[&target].luns;
         let lun = self.luns().start + simulated::below(3) as u16;
-        Some(match simulated::below(16) {
+        Some(match simulated::below(19) {
             0 => Change::CreateVolume(NewVolume {
                 name: any(&free)?,
                 backend: Backend::Memory,
@@ -339,8 +351,15 @@ impl Administrator {
                 let initiator = format!("iqn.2026-11.host:{}", simulated::below(4));
                 Change::EndSessions { session: None, initiator: Some(initiator) }
             }
+            16..=18 => Change::LimitVolume { name: self.limited(&there), limits: limits() },
             _ => Change::Apply { force: false, keep_sessions: false },
         })
+    }
+
+    /// A volume that is to be limited: one of the hosts' or its own.
+    fn limited(&self, there: &[String]) -> String {
+        let own = if simulated::below(3) == 0 { any(there) } else { None };
+        own.unwrap_or_else(|| "v0".to_owned())
     }
 
     /// The names of its volumes.

@@ -13,6 +13,21 @@ use signal_hook::low_level::pipe;
 
 use crate::log;
 
+/// What ends a command that has something to take back: Ctrl-C, SIGTERM, and the end of its terminal, unless it was started to
+/// outlive that (nohup).
+pub fn of_the_end() -> Vec<i32> {
+    let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
+    let hangup = (!ignores(&status, SIGHUP)).then_some(SIGHUP);
+    [SIGINT, SIGTERM].into_iter().chain(hangup).collect()
+}
+
+/// Whether a process with this /proc/PID/status ignores a signal.
+fn ignores(status: &str, signal: i32) -> bool {
+    let mask = status.lines().find_map(|line| line.strip_prefix("SigIgn:"));
+    let mask = mask.and_then(|mask| u64::from_str_radix(mask.trim(), 16).ok());
+    mask.is_some_and(|mask| mask >> (signal - 1) & 1 == 1)
+}
+
 /// What a signal asks for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Wish {
@@ -88,5 +103,18 @@ impl Signals {
             }
         };
         thread::Builder::new().name("second-signal".into()).spawn(exit).map(drop)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_was_started_to_outlive_its_terminal_does() {
+        let status = "SigBlk:\t0000000000000000\nSigIgn:\t0000000000001001\n";
+        let all = [SIGHUP, SIGINT, SIGTERM, signal_hook::consts::SIGPIPE];
+        assert_eq!(all.map(|signal| ignores(status, signal)), [true, false, false, true]);
+        assert!(!ignores("", SIGHUP));
     }
 }

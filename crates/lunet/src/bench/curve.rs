@@ -41,6 +41,11 @@ const READY: Duration = Duration::from_secs(60);
 /// How long it may take to end.
 const END: Duration = Duration::from_secs(30);
 
+/// A number of shards in words.
+pub fn shards_in_words(shards: usize) -> String {
+    format!("{shards} shard{}", if shards == 1 { "" } else { "s" })
+}
+
 /// What to measure.
 #[derive(Clone, Debug)]
 pub struct Options {
@@ -116,7 +121,7 @@ pub fn run(
         told(at, report.options.shards.len());
         let (own, load) = split(&processors, shards);
         let server = Server::start(shards, own)
-            .map_err(|error| Refused(format!("{shards} shards: {error}")))?;
+            .map_err(|error| Refused(format!("{}: {error}", shards_in_words(shards))))?;
         let (point, no_misses) = report.point(&server, load, stop)?;
         report.points.push(point);
         report.no_misses = no_misses;
@@ -140,7 +145,8 @@ impl Report {
         processors: &[usize],
         stop: &AtomicBool,
     ) -> Result<(Point, Option<String>), Refused> {
-        let refused = |error: String| Refused(format!("{} shards: {error}", server.shards));
+        let refused =
+            |error: String| Refused(format!("{}: {error}", shards_in_words(server.shards)));
         let fill = Workload {
             reads_percent: 0,
             order: lunet_client::Order::Sequential,
@@ -316,7 +322,11 @@ struct Server {
 impl Server {
     fn start(shards: usize, processors: &[usize]) -> io::Result<Self> {
         let folder = std::env::temp_dir().join(format!("lunet-bench-scale-{}", std::process::id()));
-        DirBuilder::new().mode(0o700).create(&folder)?;
+        DirBuilder::new().mode(0o700).create(&folder).map_err(|error| {
+            let text =
+                format!("cannot make {}: {error} (TMPDIR names its place)", folder.display());
+            io::Error::new(error.kind(), text)
+        })?;
         let mut server = match Self::spawn(&folder, shards, processors) {
             Ok(child) => Self { child, folder, url: String::new(), shards },
             Err(error) => {

@@ -14,10 +14,10 @@ use lunet_api::Code;
 use lunet_iscsi::printable::printable_lines;
 use serde::Deserialize;
 use serde_json::{Value, json};
-use signal_hook::consts::{SIGINT, SIGTERM};
 use signal_hook::flag;
 
 use super::{json_text, print};
+use lunet::signals::of_the_end;
 
 /// Stopped by a signal, as shells count.
 const STOPPED: u8 = 130;
@@ -65,7 +65,7 @@ impl Job {
 /// The exit code is that of the command.
 pub fn run(remote: &Remote, kind: &str, options: &Value) -> Result<ExitCode> {
     let stop = Arc::new(AtomicBool::new(false));
-    for signal in [SIGINT, SIGTERM] {
+    for signal in of_the_end() {
         // In this order: the first one only asks.
         flag::register_conditional_shutdown(signal, STOPPED.into(), Arc::clone(&stop))
             .and_then(|_| flag::register(signal, Arc::clone(&stop)))

@@ -28,7 +28,6 @@ use lunet_bench::fio;
 use lunet_bench::profiles::Profile;
 use lunet_bench::report;
 use serde_json::json;
-use signal_hook::consts::{SIGINT, SIGTERM};
 use signal_hook::flag;
 use signal_hook::iterator::Signals;
 
@@ -36,6 +35,7 @@ use super::{Remote, job, print};
 use bar::Bar;
 use login::LoginOptions;
 pub use login::host_nqn;
+use lunet::signals::of_the_end;
 use output::Page;
 
 /// Nothing was measured.
@@ -184,11 +184,11 @@ fn say(text: &str) {
     let _ = writeln!(io::stderr(), "lunet: {}", units::plain(text));
 }
 
-/// Set by Ctrl-C and SIGTERM; the second one ends the program at once, without what it has made.
+/// Set by the first of the [signals](of_the_end) that end it; the second one ends the program at once, without what it has made.
 fn stop() -> Result<Arc<AtomicBool>> {
     let stop = Arc::new(AtomicBool::new(false));
-    let mut signals = Signals::new([SIGINT, SIGTERM]).context("cannot catch signals")?;
-    for signal in [SIGINT, SIGTERM] {
+    let mut signals = Signals::new(of_the_end()).context("cannot catch signals")?;
+    for signal in of_the_end() {
         flag::register(signal, Arc::clone(&stop)).context("cannot catch signals")?;
     }
     let impatient = move || {

@@ -45,7 +45,7 @@ pub fn run(options: &Scale) -> Result<ExitCode> {
     let wanted =
         Options { shards: numbers.clone(), runtime: options.runtime, depth: options.depth };
     let report = curve::run(wanted, &*stop()?, &mut |at, _| {
-        say(&format!("{} shards ...", numbers[at]));
+        say(&format!("{} ...", curve::shards_in_words(numbers[at])));
     })?;
     let text = report.page();
     if let Some(page) = page {

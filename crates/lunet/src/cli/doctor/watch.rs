@@ -14,10 +14,10 @@ use lunet_host::doctor::{self, Checks};
 use lunet_host::facts::{Facts, facts};
 use lunet_host::source::{Live, Source, Tree};
 use serde_json::json;
-use signal_hook::consts::{SIGINT, SIGTERM};
 use signal_hook::flag;
 
 use super::{Doctor, answer, more};
+use lunet::signals::of_the_end;
 
 /// The least and the most time between two looks.
 const SPANS: std::ops::RangeInclusive<Duration> =
@@ -85,7 +85,7 @@ fn compare(options: &Doctor, before: &Facts, after: &Facts, seconds: i64) -> Res
 /// Set by the first signal; the second one ends the program.
 fn stopped() -> Result<Arc<AtomicBool>> {
     let stop = Arc::new(AtomicBool::new(false));
-    for signal in [SIGINT, SIGTERM] {
+    for signal in of_the_end() {
         flag::register_conditional_shutdown(signal, STOPPED, Arc::clone(&stop))
             .and_then(|_| flag::register(signal, Arc::clone(&stop)))
             .context("cannot catch signals")?;

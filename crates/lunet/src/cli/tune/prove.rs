@@ -14,11 +14,11 @@ use lunet_host::apply::{LiveMachine, Lock, Options};
 use lunet_host::prove::{FEWEST, Fio, MOST, Progress, Proof, ProveError, prove as run, write};
 use lunet_host::rules::Profile;
 use lunet_host::source::Live;
-use signal_hook::consts::{SIGINT, SIGTERM};
 
 use super::apply::Kept;
 use super::{OwnRules, Selected, look, plan_for};
 use crate::cli::print;
+use lunet::signals::of_the_end;
 
 /// Stopped by a signal, as shells count.
 const STOPPED: u8 = 130;
@@ -69,7 +69,7 @@ pub fn prove(args: &ProveArgs) -> Result<ExitCode> {
     let facts = look(&Live);
     let plan = plan_for(&Live, &facts, &rules, args.profile, args.chosen.choice())?;
     let stop = Arc::new(AtomicBool::new(false));
-    for signal in [SIGINT, SIGTERM] {
+    for signal in of_the_end() {
         signal_hook::flag::register(signal, Arc::clone(&stop)).context("cannot catch signals")?;
     }
     let truenas = facts.platform.truenas.is_some();
