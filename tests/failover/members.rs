@@ -85,6 +85,8 @@ fn a_group_gets_a_volume_and_loses_it_while_it_serves() -> Result<()> {
     // It survives a takeover, and leaves again.
     other.tell(&["group", "take-over", "vms"])?;
     becomes(&other, "owner")?;
+    // Until then it can change nothing.
+    becomes(&one, "standby")?;
     let mut fresh = log_in(&other, "iqn.x:b")?;
     until("the new LUN", || Ok(luns(&mut fresh)? == [0, 3]))?;
     ensure!(on_it(&mut fresh, &read16(lba(0), 1), BLOCK, &[])?.data == pattern(5), "other data");

@@ -210,8 +210,7 @@ impl Gateway {
             Role::Standby(_) => {
                 self.begin_takeover(None, Goal { ordered: true, ..Goal::default() });
             }
-            // What is under way is carried out as ordered.
-            Role::TakingOver(ref mut takeover) => takeover.goal.ordered = true,
+            Role::TakingOver(ref mut takeover) => takeover.is_ordered(),
             Role::Fenced if self.record.is_some() => self.keep_order(),
             // As far as it knows: it may have stood still, or be cut off.
             Role::Owner(_) => {
@@ -537,6 +536,16 @@ impl Gateway {
         if self.client().is_some() {
             let op = self.operation(Purpose::Read);
             self.act(Action::ReadRecord(op));
+        }
+    }
+}
+
+impl Takeover {
+    /// An administrator wants what is under way: of whoever owns the group by then, while nobody has been shut out for it.
+    fn is_ordered(&mut self) {
+        self.goal.ordered = true;
+        if matches!(self.step, Step::Looking | Step::Pausing(_)) {
+            self.epoch = None;
         }
     }
 }

@@ -465,6 +465,16 @@ fn an_order_to_take_over_holds_for_the_takeover_that_is_under_way() {
     assert_eq!(names.last(), Some(&"name"));
     let (names, _) = bench.steps(actions, &record(6, Some(0)), usize::MAX, Failure::Lost);
     assert_eq!((&names[..], bench.gateway.condition()), (&FENCED_STEPS[..], Condition::Owner));
+
+    // Another gateway was quicker than the one that has looked at nothing yet: the order is of that owner.
+    let mut bench = Bench::standby(&before);
+    let actions = bench.pings(8, &[], SECOND / 10);
+    bench.input(Input::Order(Order::TakeOver));
+    let [Action::Look(op)] = actions[..] else { panic!("{actions:?}") };
+    let seen = Reply::Seen { record: bytes(&record(5, Some(2))), locks: vec![client(2)] };
+    let actions = bench.done(op, Ok(seen));
+    let [Action::Blocklist(_, address, _)] = &actions[..] else { panic!("{actions:?}") };
+    assert_eq!(*address, client(2).address);
 }
 
 #[test]
