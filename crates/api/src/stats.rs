@@ -95,6 +95,12 @@ pub struct ShardLoad {
     /// Messages that it has read of other shards and threads, without questions for reports such as this one.
     #[serde(skip_serializing_if = "is_zero")]
     pub messages: u64,
+    /// Bytes that the kernel has sent to clients without a copy (`zero-copy-send`).
+    #[serde(skip_serializing_if = "is_zero")]
+    pub zero_copy_bytes: u64,
+    /// Bytes that it was to send without a copy, and has copied after all: the connections go on with ordinary sends.
+    #[serde(skip_serializing_if = "is_zero")]
+    pub zero_copy_copied_bytes: u64,
     /// Connections right now.
     pub connections: u64,
     /// Commands that are being carried out right now, those without an initiator included.

@@ -692,10 +692,11 @@ pub(crate) fn assemble_nvme(
 
 fn limits(server: &Server) -> Limits {
     let buffer_bytes = usize::try_from(server.buffer_memory).unwrap_or(usize::MAX);
-    let send_with_invalidate = server.send_with_invalidate;
+    let (send_with_invalidate, zero_copy_send) =
+        (server.send_with_invalidate, server.zero_copy_send);
     // Of those who come back all at once after an outage, as many as the memory for them is worth.
     let max_logins = (server.max_sessions / 4).clamp(FEWEST_LOGINS, MOST_LOGINS);
-    Limits { buffer_bytes, send_with_invalidate, max_logins, ..Limits::default() }
+    Limits { buffer_bytes, send_with_invalidate, zero_copy_send, max_logins, ..Limits::default() }
 }
 
 fn driver(server: &Server) -> DriverChoice {

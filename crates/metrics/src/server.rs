@@ -142,6 +142,13 @@ pub(crate) fn shards(text: &mut Text, loads: &[ShardLoad]) {
     each("lunet_shard_operations", counter, help, &|load| load.operations as f64);
     let help = "Messages that a shard has read of other shards and threads, without questions for reports.";
     each("lunet_shard_messages", counter, help, &|load| load.messages as f64);
+    let help = "Bytes that the kernel has sent for a shard without a copy.";
+    each("lunet_shard_zero_copy_bytes", counter, help, &|load| load.zero_copy_bytes as f64);
+    let help =
+        "Bytes that the kernel was to send for a shard without a copy, and has copied after all.";
+    each("lunet_shard_zero_copy_copied_bytes", counter, help, &|load| {
+        load.zero_copy_copied_bytes as f64
+    });
     each("lunet_shard_connections", gauge, "Connections of a shard.", &|load| {
         load.connections as f64
     });

@@ -39,6 +39,9 @@ pub struct Config {
     pub driver: DriverChoice,
     /// When to look for events without sleeping.
     pub busy_poll: BusyPoll,
+    /// Whether io_uring sends large messages without a copy (Linux 6.2), on sockets where the kernel reports that it does
+    /// so.
+    pub zero_copy_send: bool,
 }
 
 impl Default for Config {
@@ -50,6 +53,7 @@ impl Default for Config {
             disk_threads: 4,
             driver: DriverChoice::Auto,
             busy_poll: BusyPoll::OFF,
+            zero_copy_send: false,
         }
     }
 }
@@ -67,6 +71,10 @@ pub struct Counters {
     pub polled_receives: u64,
     /// Sends that the socket took only a part of, and that were continued.
     pub partial_sends: u64,
+    /// Bytes that were sent without a copy.
+    pub zero_copy_bytes: u64,
+    /// Bytes that were to be, and that the kernel has copied after all.
+    pub zero_copy_copied_bytes: u64,
     /// How long it has polled without finding anything, in nanoseconds: time of the processor in which there was nothing to
     /// do.
     pub looked_ns: u64,

@@ -135,7 +135,8 @@ pub enum Event {
     Sent {
         /// The send's token.
         token: Token,
-        /// Its chain, to be cleared and reused.
+        /// Its chain, to be cleared and reused; an empty one instead while the kernel still refers to it, see
+        /// [`Ring::held`](crate::Ring::held).
         chain: TxChain,
         /// Everything was taken by the socket, or why not (EPIPE, ECONNRESET, ... and the errors
         /// of [`Event::Received`]).

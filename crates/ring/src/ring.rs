@@ -12,8 +12,8 @@ use crate::epoll::Epoll;
 use crate::timers::Timers;
 use crate::uring::Uring;
 use crate::{
-    Arena, Buf, Config, Counters, Delivery, Driver, DriverChoice, Event, FileId, PollSource,
-    RxBufs, SocketId, Token, Treatment, TxChain, Waker, WatchId,
+    Arena, Buf, Config, Counters, Delivery, Driver, DriverChoice, Event, FileId, Payload,
+    PollSource, RxBufs, SocketId, Token, Treatment, TxChain, Waker, WatchId,
 };
 
 /// What to do on a file. Offsets and lengths are in bytes.
@@ -210,7 +210,8 @@ impl Ring {
     }
 
     /// Shuts a socket down in both directions and cancels its operations. They still end, with
-    /// errors; then the descriptor is closed.
+    /// errors; then the descriptor is closed. What was sent [without a copy](Config::zero_copy_send) the peer has a little
+    /// time to take in; then the connection is reset.
     pub fn close_socket(&mut self, id: SocketId) {
         driver!(self, d => d.close_socket(id));
     }
@@ -238,9 +239,27 @@ impl Ring {
         driver!(self, d => d.delivery(id))
     }
 
-    /// The chain that is on its way on a socket.
-    pub fn sending(&mut self, id: SocketId) -> Option<&TxChain> {
-        driver!(self, d => d.sending(id))
+    /// True if such a payload is on its way on a socket: to be sent, or sent without a copy and not let go by the kernel,
+    /// whether or not the socket was closed meanwhile.
+    pub fn is_sending(&mut self, id: SocketId, mut such: impl FnMut(&Payload) -> bool) -> bool {
+        driver!(self, d => d.is_sending(id, &mut such))
+    }
+
+    /// Bytes of chains whose sends have ended and that the kernel still refers to, because they went out
+    /// [without a copy](Config::zero_copy_send): mostly until the peer's system has taken them in. They are charged to
+    /// whoever they were charged to, until then. Not of a socket that was closed.
+    pub fn held(&mut self, id: SocketId) -> usize {
+        match &mut self.inner {
+            Inner::Uring(driver) => driver.held(id),
+            _ => 0,
+        }
+    }
+
+    /// Resets sockets that were [closed](Self::close_socket), and wait until their peers take in such a payload.
+    pub fn reset_closed(&mut self, mut such: impl FnMut(&Payload) -> bool) {
+        if let Inner::Uring(driver) = &mut self.inner {
+            driver.reset_closed(&mut such);
+        }
     }
 
     /// Watches a descriptor that others read: one that tells of something outside of this event loop. Once
@@ -301,7 +320,9 @@ impl Ring {
         }
     }
 
-    /// Sends a whole chain. At most one send per socket is in flight.
+    /// Sends a whole chain. At most one send per socket is in flight. Large messages go out without a copy where that was
+    /// [asked for](Config::zero_copy_send) and the kernel can; the end of the send is reported when the socket has taken
+    /// all, and the chain stays with the event loop for as long as the kernel refers to it.
     pub fn send(&mut self, id: SocketId, mut chain: TxChain, token: Token) {
         if chain.is_empty() {
             self.ready.push(Event::Sent { token, chain, result: Ok(()) });
@@ -390,7 +411,7 @@ impl Ring {
 
     /// Submits everything queued, waits until there is an event or `timeout` has passed (`None`:
     /// for ever), and appends all events that there are. A signal ends the wait early. In the
-    /// undisturbed case one system call does it all.
+    /// undisturbed case one system call does it all. There may be no event when memory has come back from the kernel.
     ///
     /// # Errors
     /// The kernel refused to wait, for a reason that will not pass.

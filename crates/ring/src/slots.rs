@@ -81,6 +81,12 @@ impl<T> Slots<T> {
         self.slots.get_mut(index as usize)?.value.as_mut()
     }
 
+    /// The key of what is at a place.
+    pub(crate) fn key_at(&self, index: u32) -> Option<Key> {
+        let slot = self.slots.get(index as usize)?;
+        slot.value.as_ref().map(|_| Key { index, generation: slot.generation })
+    }
+
     /// Takes a value out; its key is never valid again.
     pub fn remove(&mut self, key: Key) -> Option<T> {
         let slot = self.slots.get(key.index as usize)?;

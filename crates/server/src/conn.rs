@@ -190,6 +190,8 @@ pub struct Conn<P> {
     pub sending: usize,
     /// Of these, the copied ones.
     copied: usize,
+    /// Bytes that the socket has taken and that the kernel sends from here, at the last look.
+    held: usize,
     /// Whose time it is that they take: that of an operation that was timed whose answer is among them, or of the volume
     /// of the last one.
     timed: Option<Timed>,
@@ -238,6 +240,7 @@ impl<P: FrontConn> Conn<P> {
             spare: Some(TxChain::new()),
             sending: 0,
             copied: 0,
+            held: 0,
             timed: None,
             last_timed: None,
             uptake: Uptake::default(),
@@ -261,19 +264,33 @@ impl<P: FrontConn> Conn<P> {
     /// Tells the protocol if the client's system has taken in more of what was sent since the last
     /// look: a client that reads for minutes over a slow link may be silent all that time.
     pub(crate) fn note_delivery(&mut self, delivery: Option<Delivery>, now: Duration) {
-        if let Some(news) = self.uptake.look(delivery, self.backlog() > 0, now) {
+        if let Some(news) = self.uptake.look(delivery, self.waits_for_client(), now) {
             self.front.delivered(news);
         }
     }
 
     /// Tells whether anything waits to be sent now.
     pub(crate) fn note_output(&mut self, now: Duration) {
-        self.uptake.note(self.backlog() > 0, now);
+        self.uptake.note(self.waits_for_client(), now);
+    }
+
+    /// Tells how much the kernel sends from here of what the socket has taken. Before the next chain is sent: the time
+    /// for that does not begin with what was before, if nothing of it is left.
+    pub(crate) fn note_held(&mut self, bytes: usize, now: Duration) {
+        self.held = bytes;
+        if bytes == 0 && self.sending == 0 {
+            self.uptake.note(false, now);
+        }
+    }
+
+    /// True if memory waits for the client to take what is in it.
+    fn waits_for_client(&self) -> bool {
+        self.backlog() > 0 || self.held > 0
     }
 
     /// When to look whether the client takes what waits to be sent.
     fn output_look(&self, timeout: Duration) -> Option<Duration> {
-        let waits = self.backlog() > 0 && !timeout.is_zero();
+        let waits = self.waits_for_client() && !timeout.is_zero();
         (waits && matches!(self.wire, Wire::Stream(_))).then(|| self.uptake.looked + timeout / 4)
     }
 

@@ -62,6 +62,8 @@ pub struct Limits {
     pub change_wait: Duration,
     /// Whether messages over RDMA take keys back.
     pub send_with_invalidate: SendWithInvalidate,
+    /// Whether large messages over TCP are sent without a copy, where the kernel reports that it does so.
+    pub zero_copy_send: bool,
 }
 
 impl Default for Limits {
@@ -73,6 +75,7 @@ impl Default for Limits {
             processors: Vec::new(),
             change_wait: Duration::from_secs(20),
             send_with_invalidate: SendWithInvalidate::Auto,
+            zero_copy_send: true,
         }
     }
 }

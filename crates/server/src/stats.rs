@@ -39,6 +39,10 @@ pub struct ShardLoad {
     pub operations: u64,
     /// Messages that it has read of other shards and threads, without questions for reports.
     pub messages: u64,
+    /// Bytes that the kernel has sent without a copy.
+    pub zero_copy_bytes: u64,
+    /// Bytes that it was to send so, and has copied after all.
+    pub zero_copy_copied_bytes: u64,
     /// Connections right now.
     pub connections: usize,
     /// Commands at work right now, those without a client included.

@@ -188,7 +188,14 @@ impl<F> Storage<F> {
         let number = self.volumes[slot].channel;
         let Some(Some(channel)) = self.channels.get(number) else { return false };
         let lends = |chain: &TxChain| chain.has(|payload| channel.lends(payload));
-        lends(chain) || self.ring.sending(socket).is_some_and(lends)
+        lends(chain) || self.ring.is_sending(socket, |payload| channel.lends(payload))
+    }
+
+    /// Resets closed connections whose clients do not take answers by reference of the volume in a slot.
+    pub fn reset_closed_lenders(&mut self, slot: VolumeId) {
+        let number = self.volumes[slot].channel;
+        let Some(Some(channel)) = self.channels.get(number) else { return };
+        self.ring.reset_closed(|payload| channel.lends(payload));
     }
 
     /// Gives the place of held requests up when there are none any more.

@@ -117,6 +117,8 @@ pub struct Server {
     pub busy_poll: lunet_ring::BusyPoll,
     /// Whether messages over RDMA take back the keys of their receivers.
     pub send_with_invalidate: SendWithInvalidate,
+    /// Whether large messages over TCP are sent without a copy, where the kernel reports that it does so.
+    pub zero_copy_send: bool,
     /// Memory for data buffers, in bytes per shard.
     pub buffer_memory: u64,
     /// The most sessions at one time.

@@ -97,6 +97,7 @@ pub const SERVER: Table = Table {
         key("driver", "string", "\"auto\""),
         key("busy-poll", "`\"auto\"` or duration", "\"auto\""),
         key("send-with-invalidate", "string", "\"auto\""),
+        key("zero-copy-send", "string", "\"auto\""),
         key("buffer-memory", "size", "\"64MiB\""),
         key("max-sessions", "integer", "1024"),
         key("login-timeout", "duration", "\"15s\""),

@@ -33,6 +33,8 @@ const INVALIDATE: &[(&str, SendWithInvalidate)] = &[
     ("off", SendWithInvalidate::Off),
 ];
 
+const ZERO_COPY: &[(&str, bool)] = &[("auto", true), ("never", false)];
+
 const ALUA: &[(&str, Alua)] =
     &[("explicit", Alua::Explicit), ("implicit", Alua::Implicit), ("off", Alua::Off)];
 
@@ -80,6 +82,7 @@ impl Default for Server {
             driver: Driver::Auto,
             busy_poll: BusyPoll::Auto,
             send_with_invalidate: SendWithInvalidate::Auto,
+            zero_copy_send: true,
             buffer_memory: 64 << 20,
             max_sessions: 1024,
             login_timeout: Duration::from_secs(15),
@@ -171,6 +174,8 @@ pub(super) fn server(top: &Section<'_>, mistakes: &mut Mistakes) -> Server {
     table.set("busy-poll", &mut out.busy_poll, poll, mistakes);
     let invalidate: Convert<'_, SendWithInvalidate> = &|v| choice(v, INVALIDATE);
     table.set("send-with-invalidate", &mut out.send_with_invalidate, invalidate, mistakes);
+    let zero_copy: Convert<'_, bool> = &|v| choice(v, ZERO_COPY);
+    table.set("zero-copy-send", &mut out.zero_copy_send, zero_copy, mistakes);
     let memory: Convert<'_, u64> = &|v| size(v, 8 << 20..=64 << 30);
     table.set("buffer-memory", &mut out.buffer_memory, memory, mistakes);
     let sessions: Convert<'_, usize> = &|v| integer(v, 1..=65_535).map(|n| n as usize);

@@ -17,6 +17,7 @@ const GOOD: &str = r#"
 data = "/srv/lunet"
 busy-poll = "50us"
 send-with-invalidate = "off"
+zero-copy-send = "never"
 
 [iscsi]
 max-burst-length = "1MiB"
@@ -98,6 +99,7 @@ fn a_file_that_is_right_is_read_as_written() {
     assert_eq!(config.server.data.as_deref(), Some(Path::new("/srv/lunet")));
     assert_eq!(config.server.busy_poll, BusyPoll::For(Duration::from_micros(50)));
     assert_eq!(config.server.send_with_invalidate, SendWithInvalidate::Off);
+    assert!(!config.server.zero_copy_send);
     assert_eq!(config.server.max_sessions, Server::default().max_sessions);
     assert_eq!(config.iscsi.max_burst_length, 1 << 20);
     assert_eq!(config.iscsi.data_digest, Digest::Require);
@@ -175,6 +177,8 @@ fn values_of_the_wrong_type_or_range_are_named() {
         ("busy-poll = 50", "server.busy-poll", "as in \"15s\""),
         ("send-with-invalidate = true", "server.send-with-invalidate", "\"auto\", \"on\""),
         ("send-with-invalidate = \"no\"", "server.send-with-invalidate", "\"auto\""),
+        ("zero-copy-send = true", "server.zero-copy-send", "\"auto\", \"never\""),
+        ("zero-copy-send = \"always\"", "server.zero-copy-send", "\"never\""),
         ("login-timeout = \"0s\"", "server.login-timeout", "from 1 s to 5 min 0 s"),
         ("buffer-memory = \"1KiB\"", "server.buffer-memory", "from 8 MiB to 64 GiB"),
         ("buffer-memory = true", "server.buffer-memory", "not a boolean"),

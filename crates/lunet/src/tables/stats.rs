@@ -28,6 +28,7 @@ pub fn stats(stats: &Stats) -> String {
     };
     let mut out = format!("up for {time}, {shards} on {}, {sessions}\n", stats.driver);
     out.extend(buffers(&stats.loads));
+    out.extend(zero_copy(&stats.loads));
     if let Some(missing) = SilentShard::sentence(&stats.silent_shards) {
         out.push_str(&format!("incomplete: {missing}\n"));
     }
@@ -73,6 +74,19 @@ fn buffers(loads: &[ShardLoad]) -> Option<String> {
         units::size(sum(|load| load.buffer_used_bytes))
     );
     (resident > 0).then_some(told)
+}
+
+/// How much went to clients without a copy. Nothing where none was tried.
+fn zero_copy(loads: &[ShardLoad]) -> Option<String> {
+    let sum = |of: fn(&ShardLoad) -> u64| loads.iter().map(of).sum::<u64>();
+    let sent = sum(|load| load.zero_copy_bytes);
+    let copied = sum(|load| load.zero_copy_copied_bytes);
+    let told = format!(
+        "sent without a copy {}; copied by the kernel after all {}\n",
+        units::size(sent),
+        units::size(copied)
+    );
+    (sent + copied > 0).then_some(told)
 }
 
 /// Where the server listens: a line for each portal, and why some have no iSER.
@@ -332,6 +346,16 @@ mod tests {
         ] {
             assert!(text.contains(words), "{words}: {text}");
         }
+    }
+
+    #[test]
+    fn how_much_went_out_without_a_copy_is_told_where_it_was_tried() {
+        let load = |sent: u64, copied: u64| json!({"zero_copy_bytes": sent, "zero_copy_copied_bytes": copied});
+        let text = told(&json!({"loads": [load(1 << 30, 0), load(1 << 30, 1 << 20)]}));
+        let words = "sent without a copy 2 GiB; copied by the kernel after all 1 MiB\n";
+        assert!(text.contains(words), "{text}");
+        let text = told(&json!({"loads": [load(0, 0)]}));
+        assert!(!text.contains("without a copy"), "{text}");
     }
 
     #[test]

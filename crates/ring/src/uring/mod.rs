@@ -7,6 +7,7 @@ mod queue;
 mod setup;
 mod socket;
 mod watch;
+mod zero_copy;
 
 use std::io;
 use std::mem;
@@ -22,6 +23,7 @@ use self::helpers::Helpers;
 use self::queue::{Done, Entered, Handle, Kind, Queue};
 use self::socket::Socket;
 use self::watch::Watch;
+use self::zero_copy::Holds;
 use crate::polling::Polling;
 use crate::slots::Slots;
 use crate::{Arena, Config, Counters, Event, PollSource, Waker};
@@ -33,6 +35,8 @@ pub(crate) struct Uring {
     watches: Slots<Watch>,
     files: Slots<OpenFile>,
     disks: Slab<Disk>,
+    /// Chains that the kernel still refers to after their sends.
+    holds: Holds,
     /// Made for the first operation that needs them.
     helpers: Option<Helpers>,
     /// Free places in the table of registered files.
@@ -86,6 +90,7 @@ impl Uring {
             watches: Slots::new(),
             files: Slots::new(),
             disks: Slab::with_capacity(config.entries as usize),
+            holds: Holds::new(setup.zero_copy),
             helpers: None,
             free_places: (0..setup.fixed_files).rev().collect(),
             fixed_buffers: setup.fixed_buffers,
@@ -186,6 +191,7 @@ impl Uring {
             _ => None,
         };
         self.resume_accept();
+        self.look_at_lingering();
         let look_until = if look_only { None } else { self.polling.begin() };
         if let Some(end) = look_until {
             if self.spin(deadline.map_or(end, |at| at.min(end)), events, source)? {
@@ -202,14 +208,15 @@ impl Uring {
         }
         let mut left = if found { Some(Duration::ZERO) } else { timeout };
         loop {
-            if let Some(due) = self.retry_accept {
+            for due in self.retry_accept.into_iter().chain(self.holds.look_at) {
                 let pause = due.saturating_duration_since(Instant::now());
                 left = Some(left.map_or(pause, |time| time.min(pause)));
             }
             self.queue.flush();
             let entered = self.queue.enter(left)?;
             self.work_off(events);
-            let came = (events.len() - before).max(usize::from(found));
+            let released = mem::take(&mut self.holds.released);
+            let came = (events.len() - before).max(usize::from(found || released));
             if came > 0 || look_only || entered == Entered::Early {
                 self.polling.ended(came);
                 return Ok(());
@@ -221,6 +228,7 @@ impl Uring {
                 return Ok(());
             }
             self.resume_accept();
+            self.look_at_lingering();
         }
     }
 
@@ -244,7 +252,7 @@ impl Uring {
                 self.queue.enter(Some(Duration::ZERO))?;
                 self.work_off(events);
             }
-            if found || events.len() > before {
+            if found || events.len() > before || mem::take(&mut self.holds.released) {
                 return Ok(true);
             }
             let now = Instant::now();
@@ -273,6 +281,7 @@ impl Uring {
                 Some((Kind::Wake, _)) => self.woken(events),
                 Some((Kind::Watch, index)) => self.watch_done(index, events),
                 Some((Kind::Helpers, _)) => self.helpers_done(events),
+                Some((Kind::ZeroCopy, place)) => self.zero_copy_done(place, done, events),
                 Some((Kind::Cancel, _)) | None => {}
             }
         }
@@ -295,6 +304,7 @@ impl Drop for Uring {
     fn drop(&mut self) {
         self.ending = true;
         self.stop_accepting(|_| true, true);
+        self.hurry_lingering();
         self.close_all_sockets();
         self.end_all_watches();
         self.cancel_all_disks();
@@ -304,10 +314,13 @@ impl Drop for Uring {
         }
         let mut events = Vec::new();
         while self.queue.in_flight() > 0 {
+            self.look_at_lingering();
             self.queue.flush();
-            if self.queue.enter(None).is_err() {
+            let look = self.holds.look_at.map(|at| at.saturating_duration_since(Instant::now()));
+            if self.queue.enter(look).is_err() {
                 // The kernel may still write: better to lose the memory than to reuse it.
                 mem::forget(mem::take(&mut self.sockets));
+                mem::forget(mem::take(&mut self.holds));
                 mem::forget(mem::take(&mut self.disks));
                 mem::forget(mem::take(&mut self.wake_count));
                 mem::forget(self.helpers.take());

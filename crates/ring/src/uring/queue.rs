@@ -29,6 +29,7 @@ pub(super) enum Kind {
     Cancel,
     Helpers,
     Watch,
+    ZeroCopy,
 }
 
 impl Kind {
@@ -46,6 +47,7 @@ impl Kind {
             6 => Self::Cancel,
             7 => Self::Helpers,
             8 => Self::Watch,
+            9 => Self::ZeroCopy,
             _ => return None,
         };
         Some((kind, user_data as u32))

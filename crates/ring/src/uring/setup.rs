@@ -2,7 +2,7 @@
 
 use std::io;
 
-use io_uring::register::Restriction;
+use io_uring::register::{Probe, Restriction};
 use io_uring::squeue::Flags;
 use io_uring::{IoUring, Parameters, opcode};
 
@@ -38,6 +38,9 @@ const OPERATIONS: [u8; 14] = [
     opcode::WriteFixed::CODE,
 ];
 
+/// The same, where the kernel knows them (Linux 6.1): one that does not refuses to restrict to them.
+const ZERO_COPY: [u8; 2] = [opcode::SendZc::CODE, opcode::SendMsgZc::CODE];
+
 /// An instance and what could be had for it.
 pub(super) struct Setup {
     pub(super) ring: IoUring,
@@ -49,6 +52,8 @@ pub(super) struct Setup {
     pub(super) fixed_buffers: bool,
     /// Places in the table of registered files, perhaps none.
     pub(super) fixed_files: u32,
+    /// The kernel knows sends without a copy.
+    pub(super) zero_copy: bool,
 }
 
 /// How much of the newer kernels to ask for.
@@ -72,7 +77,8 @@ pub(super) fn setup(config: &Config, arena: &Arena, notes: &mut Vec<String>) -> 
     }
     let fixed_buffers = register_arena(&ring, arena, notes);
     let fixed_files = register_table(&ring);
-    restrict(&ring, notes);
+    let zero_copy = config.zero_copy_send && knows_zero_copy(&ring);
+    restrict(&ring, zero_copy, notes);
     // By the thread that submits.
     ring.submitter().register_enable_rings()?;
     Ok(Setup {
@@ -81,6 +87,7 @@ pub(super) fn setup(config: &Config, arena: &Arena, notes: &mut Vec<String>) -> 
         taskrun_flag: level != Level::Plain,
         fixed_buffers,
         fixed_files,
+        zero_copy,
     })
 }
 
@@ -158,10 +165,19 @@ pub(super) fn unregister_part(ring: &IoUring, part: usize) -> io::Result<()> {
     unsafe { ring.submitter().register_buffers_update(part as u32, &[nothing], None) }
 }
 
+/// True if the kernel has the operations for sends without a copy.
+fn knows_zero_copy(ring: &IoUring) -> bool {
+    let mut probe = Probe::new();
+    let known = ring.submitter().register_probe(&mut probe).is_ok();
+    known && ZERO_COPY.iter().all(|operation| probe.is_supported(*operation))
+}
+
 /// Has a ring that is not enabled yet do what the driver does, and nothing else.
-fn restrict(ring: &IoUring, notes: &mut Vec<String>) {
+fn restrict(ring: &IoUring, zero_copy: bool, notes: &mut Vec<String>) {
+    let zero_copy: &[u8] = if zero_copy { &ZERO_COPY } else { &[] };
     let restrict_to = |registrations: &[u8]| {
         let mut all: Vec<Restriction> = OPERATIONS.map(Restriction::sqe_op).into();
+        all.extend(zero_copy.iter().map(|one| Restriction::sqe_op(*one)));
         all.push(Restriction::sqe_flags_allowed((Flags::FIXED_FILE | Flags::ASYNC).bits()));
         all.extend(registrations.iter().map(|one| Restriction::register_op(*one)));
         ring.submitter().register_restrictions(&mut all)
@@ -205,7 +221,8 @@ mod tests {
     fn a_ring_does_what_the_driver_does_and_nothing_else() {
         let Ok((mut ring, _)) = build(8) else { return eprintln!("skipped: no io_uring here") };
         let mut notes = Vec::new();
-        restrict(&ring, &mut notes);
+        let zero_copy = knows_zero_copy(&ring);
+        restrict(&ring, zero_copy, &mut notes);
         assert_eq!(notes, [""; 0]);
         ring.submitter().register_enable_rings().expect("it is the first time");
         assert_eq!(answer(&mut ring, opcode::Nop::new().build()), 0);
@@ -215,6 +232,10 @@ mod tests {
         let linked = opcode::Nop::new().build().flags(Flags::IO_LINK);
         for entry in [open, socket, linked] {
             assert_eq!(answer(&mut ring, entry), -libc::EACCES);
+        }
+        if zero_copy {
+            let send = opcode::SendZc::new(types::Fd(-1), std::ptr::null(), 0).build();
+            assert_eq!(answer(&mut ring, send), -libc::EBADF);
         }
         assert!(ring.submitter().register_files_sparse(4).is_err());
         let again = ring.submitter().register_restrictions(&mut [Restriction::sqe_op(18)]);

@@ -2,14 +2,15 @@
 
 use std::io;
 use std::net::Shutdown;
-use std::os::fd::{AsRawFd, OwnedFd};
+use std::os::fd::{AsRawFd, OwnedFd, RawFd};
 
 use io_uring::opcode;
 
 use super::Uring;
 use super::queue::{Handle, Kind};
+use super::zero_copy::{self, Usage};
 use crate::sys;
-use crate::{Delivery, Event, RxBufs, SocketId, Token, TxChain};
+use crate::{Delivery, Event, Payload, RxBufs, SocketId, Token, TxChain};
 
 /// The kernel's `IORING_RECVSEND_POLL_FIRST` (Linux 5.19): wait for data before the first attempt.
 const POLL_FIRST: u16 = 1;
@@ -42,6 +43,20 @@ impl Recv {
 struct Send {
     chain: TxChain,
     token: Token,
+    /// Its place among the chains that may be held, once a message of it went out without a copy.
+    place: Option<u32>,
+    /// The message under way goes out without a copy.
+    zero_copy: bool,
+}
+
+impl Send {
+    /// What names the operation under way.
+    const fn user_data(&self, index: u32) -> u64 {
+        match self.place {
+            Some(place) if self.zero_copy => zero_copy::user_data(place),
+            _ => Kind::Send.user_data(index),
+        }
+    }
 }
 
 pub(super) struct Socket {
@@ -54,6 +69,10 @@ pub(super) struct Socket {
     /// The last receive did not fill its buffers, so there was nothing left to receive.
     drained: bool,
     closing: bool,
+    /// It is reset when its descriptor is closed.
+    pub(super) resets: bool,
+    /// What it holds after sends without a copy.
+    pub(super) usage: Usage,
     /// What sends are asked for.
     send_flags: i32,
 }
@@ -73,8 +92,20 @@ impl Socket {
             send_message: Box::new(sys::empty_message()),
             drained: false,
             closing: false,
+            resets: false,
+            usage: Usage::default(),
             send_flags: SEND_FLAGS,
         }
+    }
+
+    pub(super) fn fd(&self) -> RawFd {
+        self.fd.as_raw_fd()
+    }
+
+    /// The kernel's TLS has no sends without a copy.
+    fn note_secure(&mut self) {
+        self.send_flags = SECURE_SEND_FLAGS;
+        self.usage.off = true;
     }
 
     const fn is_idle(&self) -> bool {
@@ -90,14 +121,14 @@ impl Uring {
         let secure = sys::is_secure(fd.as_raw_fd());
         let mut socket = Socket::new(fd, handle);
         if secure {
-            socket.send_flags = SECURE_SEND_FLAGS;
+            socket.note_secure();
         }
         SocketId(self.sockets.insert(socket))
     }
 
     pub(crate) fn secure(&mut self, id: SocketId, send: &[u8], receive: &[u8]) -> io::Result<()> {
         let socket = self.sockets.get_mut(id.0).ok_or(io::ErrorKind::NotConnected)?;
-        socket.send_flags = SECURE_SEND_FLAGS;
+        socket.note_secure();
         sys::secure(socket.fd.as_raw_fd(), send, receive)
     }
 
@@ -105,8 +136,13 @@ impl Uring {
         self.sockets.get_mut(id.0).and_then(|socket| sys::delivery(socket.fd.as_raw_fd()))
     }
 
-    pub(crate) fn sending(&mut self, id: SocketId) -> Option<&TxChain> {
-        self.sockets.get_mut(id.0)?.send.as_ref().map(|send| &send.chain)
+    pub(crate) fn is_sending(
+        &mut self,
+        id: SocketId,
+        such: &mut dyn FnMut(&Payload) -> bool,
+    ) -> bool {
+        let sends = self.sockets.get_mut(id.0).and_then(|socket| socket.send.as_ref());
+        sends.is_some_and(|send| send.chain.has(&mut *such)) || self.holds.has(id.0, such)
     }
 
     pub(crate) fn close_socket(&mut self, id: SocketId) {
@@ -123,6 +159,7 @@ impl Uring {
         };
         // Not shut down: that would let what was queued go out before the close.
         sys::reset_on_close(socket.fd.as_raw_fd());
+        socket.resets = true;
         self.end_socket(id);
     }
 
@@ -133,17 +170,18 @@ impl Uring {
         if socket.recv.is_some() {
             self.queue.push_cancel(Kind::Recv.user_data(id.0.index));
         }
-        if socket.send.is_some() {
-            self.queue.push_cancel(Kind::Send.user_data(id.0.index));
+        if let Some(send) = &socket.send {
+            self.queue.push_cancel(send.user_data(id.0.index));
         }
         self.release_if_closed(id.0.index);
     }
 
-    /// Ends a closed socket whose last operation has ended.
-    fn release_if_closed(&mut self, index: u32) {
+    /// Ends a closed socket whose last operation has ended. Chains that the kernel still refers to outlive it if it is
+    /// reset, which has the kernel let go of them; else it waits for them.
+    pub(super) fn release_if_closed(&mut self, index: u32) {
         let Some(socket) = self.sockets.at(index) else { return };
-        if socket.closing && socket.is_idle() {
-            let handle = socket.handle;
+        let handle = socket.handle;
+        if socket.closing && socket.is_idle() && !self.lingers(index) {
             self.unregister(handle);
             self.sockets.remove_at(index);
         }
@@ -241,29 +279,40 @@ impl Uring {
             None => return Err((chain, libc::EBADF)),
             Some(socket) if socket.closing => return Err((chain, libc::ECANCELED)),
             Some(socket) if socket.send.is_some() => return Err((chain, libc::EBUSY)),
-            Some(socket) => socket.send = Some(Send { chain, token }),
+            Some(socket) => {
+                socket.send = Some(Send { chain, token, place: None, zero_copy: false });
+            }
         }
-        self.start_send(id.0.index);
+        self.start_send(id.0.index, self.holds.possible);
         Ok(())
     }
 
-    fn start_send(&mut self, index: u32) {
+    /// Sends the next message of a socket's chain, without a copy if that may be and pays.
+    fn start_send(&mut self, index: u32, zero_copy: bool) {
+        let Some(key) = self.sockets.key_at(index) else { return };
         let Some(socket) = self.sockets.at(index) else { return };
         let Some(send) = &mut socket.send else { return };
         let (fd, flags) = (socket.handle.number(), socket.send_flags);
         let vectors = send.chain.next_message();
-        let entry = if let [one] = vectors {
-            let len = u32::try_from(one.iov_len).unwrap_or(i32::MAX as u32);
-            opcode::Send::new(fd, one.iov_base.cast(), len).flags(flags).build()
-        } else {
-            let header = &mut *socket.send_message;
-            header.msg_iov = vectors.as_ptr().cast_mut();
-            header.msg_iovlen = vectors.len() as _;
-            opcode::SendMsg::new(fd, &raw const *header).flags(flags as u32).build()
+        send.zero_copy = zero_copy && socket.usage.wants(vectors, &self.arena);
+        let header = &mut *socket.send_message;
+        header.msg_iov = vectors.as_ptr().cast_mut();
+        header.msg_iovlen = vectors.len() as _;
+        let entry = match vectors {
+            _ if send.zero_copy => {
+                send.place.get_or_insert_with(|| self.holds.begin(key));
+                zero_copy::entry(fd, vectors, header, flags)
+            }
+            [one] => {
+                let len = u32::try_from(one.iov_len).unwrap_or(i32::MAX as u32);
+                opcode::Send::new(fd, one.iov_base.cast(), len).flags(flags).build()
+            }
+            _ => opcode::SendMsg::new(fd, header).flags(flags as u32).build(),
         };
-        let entry = socket.handle.finish(entry, Kind::Send.user_data(index));
+        let entry = socket.handle.finish(entry, send.user_data(index));
         // SAFETY: the chain with its bytes, payloads and vectors stays untouched in
-        // `socket.send`, and the header in its box, until `send_done`; see `start_recv`.
+        // `socket.send`, and the header in its box, until `send_done`; see `start_recv`. After that the
+        // chain of a message without a copy stays in `holds` until all notifications have come.
         unsafe { self.queue.push(entry) };
     }
 
@@ -273,20 +322,29 @@ impl Uring {
         if result > 0 {
             send.chain.advance(result as usize);
         }
-        let finished = send.chain.unsent().is_empty();
+        let (finished, refusable) = (send.chain.unsent().is_empty(), send.zero_copy);
         let go_on = result > 0 || matches!(-result, libc::EAGAIN | libc::EINTR);
-        if !finished && go_on && !socket.closing {
-            self.queue.counters.partial_sends += 1;
-            self.start_send(index);
-            return;
+        if !finished && !socket.closing {
+            if go_on {
+                self.queue.counters.partial_sends += 1;
+                return self.start_send(index, self.holds.possible);
+            }
+            if refusable && self.refused_zero_copy(index, -result) {
+                return self.start_send(index, false);
+            }
         }
+        let Some(socket) = self.sockets.at(index) else { return };
         let result = match result {
             _ if finished => Ok(()),
             _ if socket.closing => Err(libc::ECANCELED),
             0 => Err(libc::EPIPE),
             error => Err(-error),
         };
-        if let Some(Send { chain, token }) = socket.send.take() {
+        if let Some(Send { chain, token, place, .. }) = socket.send.take() {
+            let chain = match place {
+                Some(place) => self.holds.end(place, chain, &mut socket.usage),
+                None => chain,
+            };
             events.push(Event::Sent { token, chain, result });
         }
         self.release_if_closed(index);
@@ -298,14 +356,15 @@ impl Uring {
         for (index, socket) in self.sockets.iter_mut() {
             sys::shutdown(socket.fd.as_raw_fd(), Shutdown::Both);
             socket.closing = true;
-            busy.push((index, socket.recv.is_some(), socket.send.is_some()));
+            let send = socket.send.as_ref().map(|send| send.user_data(index));
+            busy.push((index, socket.recv.is_some(), send));
         }
         for (index, recv, send) in busy {
             if recv {
                 self.queue.push_cancel(Kind::Recv.user_data(index));
             }
-            if send {
-                self.queue.push_cancel(Kind::Send.user_data(index));
+            if let Some(user_data) = send {
+                self.queue.push_cancel(user_data);
             }
             self.release_if_closed(index);
         }

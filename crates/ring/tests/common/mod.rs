@@ -71,6 +71,7 @@ pub fn with(driver: DriverChoice, busy_micros: u64, test: fn(Config)) {
         disk_threads: 2,
         driver,
         busy_poll: BusyPoll::For(Duration::from_micros(busy_micros)),
+        zero_copy_send: true,
     };
     match Ring::new(&config) {
         Ok(_) => test(config),

@@ -82,6 +82,8 @@ impl<F: Front> Shard<F> {
             waits: counters.waits,
             operations: counters.operations,
             messages: self.messages,
+            zero_copy_bytes: counters.zero_copy_bytes,
+            zero_copy_copied_bytes: counters.zero_copy_copied_bytes,
             connections: self.front.exec.storage.connections,
             commands_in_flight: self.front.exec.operations.len(),
             buffer_used_bytes: arena.total_bytes() - arena.free_bytes(),

@@ -225,6 +225,7 @@ impl<F: Front> Shard<F> {
         let patience = if timeout.is_zero() { LENT } else { timeout.min(LENT) };
         let mut lenders = Vec::new();
         for volume in self.front.exec.look_at_lent(patience) {
+            self.front.exec.storage.reset_closed_lenders(volume);
             for (slot, conn) in self.conns.iter() {
                 let Wire::Stream(socket) = conn.wire else { continue };
                 let storage = &mut self.front.exec.storage;
@@ -420,6 +421,8 @@ impl<F: Front> Shard<F> {
             conn.dirty = false;
             match conn.wire {
                 Wire::Stream(socket) => {
+                    let storage = &mut self.front.exec.storage;
+                    conn.note_held(storage.ring.held(socket), storage.now);
                     if let Some(chain) = conn.next_chain(self.front.exec.storage.now) {
                         let token = Token(SEND | slot.token());
                         self.front.exec.storage.ring.send(socket, chain, token);
@@ -475,10 +478,9 @@ impl<F: Front> Shard<F> {
             return self.disconnect(slot);
         }
         if let Wire::Stream(socket) = conn.wire {
-            conn.note_delivery(
-                self.front.exec.storage.ring.delivery(socket),
-                self.front.exec.storage.now,
-            );
+            let storage = &mut self.front.exec.storage;
+            conn.note_held(storage.ring.held(socket), storage.now);
+            conn.note_delivery(storage.ring.delivery(socket), storage.now);
             if conn.takes_nothing(self.core.data_timeout, self.front.exec.storage.now) {
                 return F::fail(self, slot, Failing::TakesNothing);
             }

@@ -224,6 +224,7 @@ impl<F: Front> Common<'_, F> {
             disk_threads: 1,
             driver: plan.driver,
             busy_poll: lunet_ring::BusyPoll::For(plan.busy_poll),
+            zero_copy_send: false,
         };
         let mut ring = Ring::new(&config).map_err(Error::Start)?;
         let load = Rc::new(self.load());
