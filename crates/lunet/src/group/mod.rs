@@ -126,6 +126,8 @@ struct State {
     gateways: Vec<u16>,
     /// Where commands are passed on to, as long as another gateway owns the group.
     owner: Portals,
+    /// In which epoch, which may be a later one than that of the status.
+    aimed: Epoch,
     /// How often this gateway has become the owner.
     takeovers: u64,
     /// How often its connections were reset, as it owns the group no more.
@@ -144,6 +146,7 @@ impl State {
             revision,
             gateways: Vec::new(),
             owner: Portals { iscsi: None, nvme: None },
+            aimed: Epoch(0),
             takeovers: 0,
             deposed: 0,
         }
@@ -568,6 +571,8 @@ fn end_of(
         if let Some((_, why)) = state.refused.iter().find(|(order, _)| *order == texts.order) {
             let text = match why {
                 Refusal::IsOwner => texts.owned.clone(),
+                // It has gone elsewhere.
+                Refusal::Overtaken => format!("{}: {why}", texts.late),
                 _ => format!("{}: {why}", texts.refused),
             };
             return refuse(told::code_of(why), text, "");

@@ -262,7 +262,9 @@ impl Serving for Server {
     }
 
     fn reach(&mut self, epoch: Epoch, owner: Portals) {
-        self.state().owner = owner;
+        let mut state = self.state();
+        (state.owner, state.aimed) = (owner, epoch);
+        drop(state);
         self.relays.iscsi.aim(epoch, owner.iscsi, self.secret);
         self.relays.nvme.iter().for_each(|relays| relays.aim(epoch, owner.nvme, self.secret));
     }

@@ -163,7 +163,9 @@ impl Running {
             }
             _ => None,
         };
-        let unreached = protocols.iter().filter_map(|one| not_reached(one, *owner));
+        // The address is that owner's.
+        let aimed = owner.filter(|_| state.aimed == *epoch);
+        let unreached = protocols.iter().filter_map(|one| not_reached(one, aimed));
         let full = volumes.iter().filter_map(|volume| {
             let open = now.open.get(&volume.name)?;
             Some(is_full(&lunet_backends::rbd::full(&open.volume)?))
