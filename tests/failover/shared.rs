@@ -162,6 +162,8 @@ fn a_change_through_one_gateway_is_served_by_all() -> Result<()> {
     becomes(&two, "owner")?;
     refused(&two, "iqn.x:a")?;
     have(&mut log_in(&two, "iqn.x:c")?, 1)?;
+    // Until then the client that was shut out is asked, and does not answer.
+    becomes(&one, "standby")?;
     // Where the last entry was, and how that is undone.
     let last = change(&two, &["target", "deny", TARGET, "iqn.x:b", "iqn.x:c"])?;
     ensure!(last.contains("lunet group config vms --edit") && !last.contains(".toml"), "{last}");
