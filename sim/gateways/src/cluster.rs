@@ -329,7 +329,10 @@ impl World {
         for image in 0..VOLUMES {
             let Some(client) = self.cluster.locks[image] else { continue };
             if client != FOREIGN && client < self.of_before {
-                self.blocklist(client, TEN_YEARS);
+                // One that somebody has shut out for a while is waited for, as that is no fence.
+                if self.blocklist(client, TEN_YEARS) < SHORT {
+                    continue;
+                }
                 let map = self.cluster.map;
                 (0..OSDS).for_each(|osd| self.osd_learns(osd, map));
                 self.cluster.locks[image] = None;
