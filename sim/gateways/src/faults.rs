@@ -197,8 +197,12 @@ impl World {
     fn order(&mut self, gateway: usize, order: Order) {
         let node = &self.nodes[gateway];
         if node.alive {
-            let takes =
-                order == Order::TakeOver && node.machine().condition() == Condition::Standby;
+            // One that comes while a client is made, or during a takeover, is carried out as well.
+            let ready = matches!(
+                node.machine().condition(),
+                Condition::Standby | Condition::Fenced | Condition::TakingOver
+            );
+            let takes = order == Order::TakeOver && ready;
             self.wanted_takeovers += u32::from(takes);
             self.to_node(gateway, self.now, Event::Ordered(order));
         }
