@@ -242,7 +242,8 @@ impl Ring {
     /// True if such a payload is on its way on a socket: to be sent, or sent without a copy and not let go by the kernel,
     /// whether or not the socket was closed meanwhile.
     pub fn is_sending(&mut self, id: SocketId, mut such: impl FnMut(&Payload) -> bool) -> bool {
-        driver!(self, d => d.is_sending(id, &mut such))
+        let sends = driver!(self, d => d.sending(id)).is_some_and(|chain| chain.has(&mut such));
+        sends || matches!(&self.inner, Inner::Uring(driver) if driver.holds(id, &mut such))
     }
 
     /// Bytes of chains whose sends have ended and that the kernel still refers to, because they went out

@@ -7,7 +7,7 @@ use std::os::fd::{AsRawFd, OwnedFd, RawFd};
 
 use super::{Epoll, Kind};
 use crate::sys;
-use crate::{Delivery, Event, Payload, RxBufs, SocketId, Token, TxChain};
+use crate::{Delivery, Event, RxBufs, SocketId, Token, TxChain};
 
 /// A receive that is queued.
 struct Recv {
@@ -126,13 +126,8 @@ impl Epoll {
         }
     }
 
-    pub(crate) fn is_sending(
-        &mut self,
-        id: SocketId,
-        such: &mut dyn FnMut(&Payload) -> bool,
-    ) -> bool {
-        let sends = self.sockets.get_mut(id.0).and_then(|socket| socket.send.as_ref());
-        sends.is_some_and(|(chain, _)| chain.has(such))
+    pub(crate) fn sending(&mut self, id: SocketId) -> Option<&TxChain> {
+        self.sockets.get_mut(id.0)?.send.as_ref().map(|(chain, _)| chain)
     }
 
     pub(crate) fn send(

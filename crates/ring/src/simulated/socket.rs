@@ -10,7 +10,7 @@ use lunet_os::simulated;
 
 use super::Simulated;
 use super::net::{End, Net, Received};
-use crate::{Delivery, Event, Payload, RxBufs, SocketId, Token, TxChain};
+use crate::{Delivery, Event, RxBufs, SocketId, Token, TxChain};
 
 /// A listener, which holds its real address so that no other world has it too.
 pub(super) struct Accepting {
@@ -116,13 +116,8 @@ impl Simulated {
         Err((RxBufs::none(), libc::EOPNOTSUPP))
     }
 
-    pub(crate) fn is_sending(
-        &mut self,
-        id: SocketId,
-        such: &mut dyn FnMut(&Payload) -> bool,
-    ) -> bool {
-        let sends = self.sockets.get_mut(id.0).and_then(|socket| socket.send.as_ref());
-        sends.is_some_and(|(chain, _)| chain.has(such))
+    pub(crate) fn sending(&mut self, id: SocketId) -> Option<&TxChain> {
+        self.sockets.get_mut(id.0)?.send.as_ref().map(|(chain, _)| chain)
     }
 
     pub(crate) fn send(

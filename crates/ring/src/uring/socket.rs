@@ -136,13 +136,13 @@ impl Uring {
         self.sockets.get_mut(id.0).and_then(|socket| sys::delivery(socket.fd.as_raw_fd()))
     }
 
-    pub(crate) fn is_sending(
-        &mut self,
-        id: SocketId,
-        such: &mut dyn FnMut(&Payload) -> bool,
-    ) -> bool {
-        let sends = self.sockets.get_mut(id.0).and_then(|socket| socket.send.as_ref());
-        sends.is_some_and(|send| send.chain.has(&mut *such)) || self.holds.has(id.0, such)
+    pub(crate) fn sending(&mut self, id: SocketId) -> Option<&TxChain> {
+        self.sockets.get_mut(id.0)?.send.as_ref().map(|send| &send.chain)
+    }
+
+    /// True if the kernel still refers to such a payload of a chain that the socket has taken.
+    pub(crate) fn holds(&self, id: SocketId, such: &mut dyn FnMut(&Payload) -> bool) -> bool {
+        self.holds.has(id.0, such)
     }
 
     pub(crate) fn close_socket(&mut self, id: SocketId) {
