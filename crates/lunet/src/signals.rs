@@ -21,6 +21,20 @@ pub fn of_the_end() -> Vec<i32> {
     [SIGINT, SIGTERM].into_iter().chain(hangup).collect()
 }
 
+/// Set by the first signal [of the end](of_the_end); the second one ends the program with this exit code.
+///
+/// # Errors
+/// The operating system refuses.
+pub fn first_of_the_end(code: i32) -> io::Result<Arc<AtomicBool>> {
+    let stop = Arc::new(AtomicBool::new(false));
+    for signal in of_the_end() {
+        // In this order: the first one only asks.
+        flag::register_conditional_shutdown(signal, code, Arc::clone(&stop))?;
+        flag::register(signal, Arc::clone(&stop))?;
+    }
+    Ok(stop)
+}
+
 /// Whether a process with this /proc/PID/status ignores a signal.
 fn ignores(status: &str, signal: i32) -> bool {
     let mask = status.lines().find_map(|line| line.strip_prefix("SigIgn:"));

@@ -2,8 +2,7 @@
 
 use std::io::{self, Write};
 use std::process::ExitCode;
-use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::Ordering;
 use std::thread;
 use std::time::Duration;
 
@@ -14,10 +13,9 @@ use lunet_api::Code;
 use lunet_iscsi::printable::printable_lines;
 use serde::Deserialize;
 use serde_json::{Value, json};
-use signal_hook::flag;
 
 use super::{json_text, print};
-use lunet::signals::of_the_end;
+use lunet::signals::first_of_the_end;
 
 /// Stopped by a signal, as shells count.
 const STOPPED: u8 = 130;
@@ -64,13 +62,7 @@ impl Job {
 ///
 /// The exit code is that of the command.
 pub fn run(remote: &Remote, kind: &str, options: &Value) -> Result<ExitCode> {
-    let stop = Arc::new(AtomicBool::new(false));
-    for signal in of_the_end() {
-        // In this order: the first one only asks.
-        flag::register_conditional_shutdown(signal, STOPPED.into(), Arc::clone(&stop))
-            .and_then(|_| flag::register(signal, Arc::clone(&stop)))
-            .context("cannot catch signals")?;
-    }
+    let stop = first_of_the_end(STOPPED.into()).context("cannot catch signals")?;
     let new = json!({"kind": kind, "options": options});
     let mut job: Job = remote.other("POST", &["jobs"], Some(&new))?;
     let (mut shown, mut cancelled) = (0, false);

@@ -3,7 +3,6 @@
 use std::io::{self, IsTerminal, Write};
 use std::path::Path;
 use std::process::ExitCode;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
@@ -14,10 +13,9 @@ use lunet_host::doctor::{self, Checks};
 use lunet_host::facts::{Facts, facts};
 use lunet_host::source::{Live, Source, Tree};
 use serde_json::json;
-use signal_hook::flag;
 
 use super::{Doctor, answer, more};
-use lunet::signals::of_the_end;
+use lunet::signals::first_of_the_end;
 
 /// The least and the most time between two looks.
 const SPANS: std::ops::RangeInclusive<Duration> =
@@ -40,7 +38,7 @@ pub fn span(text: &str) -> Result<Duration, String> {
 
 /// Two looks at this machine.
 pub fn watch(options: &Doctor, span: Duration) -> Result<ExitCode> {
-    let stop = stopped()?;
+    let stop = first_of_the_end(STOPPED).context("cannot catch signals")?;
     let first = Instant::now();
     let before = facts(&Live);
     wait(first, span, &stop);
@@ -80,17 +78,6 @@ fn compare(options: &Doctor, before: &Facts, after: &Facts, seconds: i64) -> Res
         false => doctor::watched_page(&watched, options.verbose),
     };
     answer(&watched.report, &text)
-}
-
-/// Set by the first signal; the second one ends the program.
-fn stopped() -> Result<Arc<AtomicBool>> {
-    let stop = Arc::new(AtomicBool::new(false));
-    for signal in of_the_end() {
-        flag::register_conditional_shutdown(signal, STOPPED, Arc::clone(&stop))
-            .and_then(|_| flag::register(signal, Arc::clone(&stop)))
-            .context("cannot catch signals")?;
-    }
-    Ok(stop)
 }
 
 /// Waits until so much time has passed, or a signal comes.
