@@ -1,5 +1,6 @@
 //! Runs worlds: `lunet-sim-gateways --seeds 100000`, or one of them with its story: `lunet-sim-gateways --story SEED`.
 
+use std::panic::catch_unwind;
 use std::process::ExitCode;
 use std::time::Instant;
 
@@ -82,8 +83,16 @@ struct Totals {
 fn all(arguments: &Arguments, strict: bool) -> bool {
     let (begun, mut totals) = (Instant::now(), Totals::default());
     for seed in arguments.first..arguments.first + arguments.seeds {
-        let report = run(seed, None, false, strict);
         totals.seeds += 1;
+        // The hook has printed where.
+        let Ok(report) = catch_unwind(|| run(seed, None, false, strict)) else {
+            totals.wrong += 1;
+            println!("seed {seed}: it panicked");
+            if arguments.until_wrong {
+                break;
+            }
+            continue;
+        };
         totals.operations += report.operations;
         totals.events += report.events;
         totals.epochs += report.epochs - 1;

@@ -263,8 +263,12 @@ impl World {
         Epoch((record << 32) + machine.gate().epoch().0)
     }
 
-    /// Gives a gateway's state machine an input, and does what it wants.
+    /// Gives a gateway's state machine an input, and does what it wants. One that was frozen by what it has just done hears of it when it
+    /// goes on: its clock stands until then.
     pub fn feed(&mut self, gateway: usize, input: Input) {
+        if self.nodes[gateway].frozen_until > self.now {
+            return self.to_node(gateway, self.now, Event::Fed(Box::new(input)));
+        }
         let clock = self.clock(gateway);
         self.nodes[gateway].machine.handle(clock, input);
         self.drive(gateway);
@@ -577,7 +581,7 @@ impl World {
         node.prepared = Some(reservations);
         let input = Input::Executed(request, Box::new(contents), vec![u8::from(good)]);
         let at = self.now + self.chance.below(500);
-        self.to_node(gateway, at, Event::Executed(Box::new(input)));
+        self.to_node(gateway, at, Event::Fed(Box::new(input)));
     }
 
     fn change_ends(&mut self, gateway: usize) {

@@ -54,7 +54,7 @@ pub enum Event {
     Run(u64),
     RelayLate(u64, Option<u64>),
     Applied(Request),
-    Executed(Box<Input>),
+    Fed(Box<Input>),
     Drained(OpId),
     Ordered(Order),
     Configured,
@@ -413,7 +413,7 @@ impl World {
             Event::Run(id) => self.run(gateway, id),
             Event::RelayLate(session, id) => self.relay_late(gateway, session, id),
             Event::Applied(request) => self.feed(gateway, Input::Applied(request)),
-            Event::Executed(input) => self.feed(gateway, *input),
+            Event::Fed(input) => self.feed(gateway, *input),
             Event::Drained(op) => {
                 self.feed(gateway, Input::Done(op, Ok(lunet_gateway::Reply::Done)));
             }
