@@ -21,6 +21,8 @@ enum Tool {
     Compare(bench::compare::Arguments),
     /// Compare lunet's transports on one volume in memory, and print the ratios (two cores)
     Transports(bench::transports::Arguments),
+    /// Compare volumes in files of a disk with what fio reaches on that disk, and print the ratios (two cores)
+    Drive(bench::drive::Arguments),
     /// Measure a volume while another volume's storage hangs, and print the ratios (two cores)
     Neighbour(bench::neighbour::Arguments),
     /// Restart lunet under load, and print the longest pause that initiators see (root, /dev/fuse)
@@ -47,6 +49,7 @@ fn main() -> Result<()> {
         Tool::Bench(arguments) => bench::run(&arguments),
         Tool::Compare(arguments) => bench::compare::run(&arguments),
         Tool::Transports(arguments) => bench::transports::run(&arguments),
+        Tool::Drive(arguments) => bench::drive::run(&arguments),
         Tool::Neighbour(arguments) => bench::neighbour::run(&arguments),
         Tool::Restart(arguments) => bench::restart::run(&arguments),
         Tool::Initiator(arguments) => bench::initiator::run(&arguments),

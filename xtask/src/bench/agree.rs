@@ -17,10 +17,11 @@ use lunet_client::iscsi::{Initiator, Target};
 use lunet_client::{Plan, Workload};
 use lunet_e2e::clients::QemuLun;
 use lunet_e2e::fuse::Export;
-use lunet_e2e::process::{Running, leashed, output};
+use lunet_e2e::process::{Running, leashed};
 use lunet_e2e::server::{Serve, url};
 use tempfile::TempDir;
 
+use super::fio::{self, Flow};
 use super::{TARGET_CORE, loads};
 
 const TARGET: &str = "iqn.2026-11.local.lunet:agree";
@@ -69,13 +70,6 @@ const LOADS: [Load; 7] = [
 ];
 /// Through FUSE as well, which QEMU serves one by one.
 const SINGLE: [Load; 2] = [load(4 << 10, true, 1), load(4 << 10, false, 1)];
-
-/// What one run says.
-#[derive(Clone, Copy, Debug)]
-struct Sample {
-    iops: f64,
-    mean_us: f64,
-}
 
 /// Who makes the load.
 enum Client<'a> {
@@ -136,7 +130,7 @@ pub fn run(arguments: &Arguments) -> Result<()> {
 
 /// All clients in turns with one load; prints their rows.
 fn measure(load: &Load, clients: &[Client<'_>], arguments: &Arguments) -> Result<()> {
-    let mut samples: Vec<Vec<Sample>> = clients.iter().map(|_| Vec::new()).collect();
+    let mut samples: Vec<Vec<Flow>> = clients.iter().map(|_| Vec::new()).collect();
     for round in 0..arguments.rounds as usize {
         for turn in 0..clients.len() {
             let at = (turn + round) % clients.len();
@@ -147,7 +141,7 @@ fn measure(load: &Load, clients: &[Client<'_>], arguments: &Arguments) -> Result
     }
     for (client, found) in clients.iter().zip(&samples) {
         let own = matches!(client, Client::Own(_));
-        let column = |of: fn(&Sample) -> f64, told: fn(f64) -> String| {
+        let column = |of: fn(&Flow) -> f64, told: fn(f64) -> String| {
             let figures: Vec<f64> = found.iter().map(of).collect();
             let ratio = match own {
                 true => String::new(),
@@ -184,7 +178,7 @@ fn ratio(own: &[f64], fio: &[f64]) -> String {
     }
 }
 
-fn sample(client: &Client<'_>, load: &Load, arguments: &Arguments) -> Result<Sample> {
+fn sample(client: &Client<'_>, load: &Load, arguments: &Arguments) -> Result<Flow> {
     match client {
         Client::Own(url) => own(url, load, arguments),
         Client::Nbd(socket) => {
@@ -198,7 +192,7 @@ fn sample(client: &Client<'_>, load: &Load, arguments: &Arguments) -> Result<Sam
     }
 }
 
-fn own(url: &str, load: &Load, arguments: &Arguments) -> Result<Sample> {
+fn own(url: &str, load: &Load, arguments: &Arguments) -> Result<Flow> {
     let workload = Workload {
         depth: load.depth,
         reads_percent: if load.reads { 100 } else { 0 },
@@ -212,32 +206,18 @@ fn own(url: &str, load: &Load, arguments: &Arguments) -> Result<Sample> {
     ensure!(failures.is_empty(), "{}", failures.join("; "));
     let tally = if load.reads { &outcome.work.read } else { &outcome.work.write };
     ensure!(tally.operations > 0, "it did nothing");
-    Ok(Sample {
+    Ok(Flow {
         iops: tally.operations as f64 / outcome.elapsed.as_secs_f64(),
         mean_us: tally.latency.mean().as_secs_f64() * 1e6,
     })
 }
 
-fn fio(load: &Load, arguments: &Arguments, place: &[&str]) -> Result<Sample> {
-    let (rw, direction) = if load.reads { ("randread", "read") } else { ("randwrite", "write") };
+fn fio(load: &Load, arguments: &Arguments, place: &[&str]) -> Result<Flow> {
     let mut command = Command::new("fio");
-    command.args(["--name=agree", "--time_based", "--output-format=json", "--norandommap"]);
-    command.arg(format!("--rw={rw}")).arg(format!("--bs={}", load.block));
-    command.arg(format!("--iodepth={}", load.depth)).arg(format!("--size={}M", arguments.size));
+    command.arg(format!("--size={}M", arguments.size)).args(place);
     command.arg(format!("--runtime={}", arguments.seconds));
     command.arg(format!("--ramp_time={}ms", RAMP.as_millis()));
-    let text = output(command.args(place), LIMIT)?;
-    sample_of(&text, direction).with_context(|| text.clone())
-}
-
-/// What fio says of one direction of its first job.
-fn sample_of(text: &str, direction: &str) -> Option<Sample> {
-    // A note may stand in front of it.
-    let json: serde_json::Value = serde_json::from_str(&text[text.find('{')?..]).ok()?;
-    let flow = json.get("jobs")?.get(0)?.get(direction)?;
-    let iops = flow.get("iops")?.as_f64()?;
-    let mean_us = flow.get("lat_ns")?.get("mean")?.as_f64()? / 1e3;
-    (iops > 0.0 && mean_us > 0.0).then_some(Sample { iops, mean_us })
+    fio::random(&mut command, load.reads, load.block.into(), load.depth)
 }
 
 /// A LUN as QEMU's NBD export. The daemon is killed when dropped.
@@ -267,15 +247,6 @@ impl Nbd {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn fio_is_understood() {
-        let text = "note: x\n{\"jobs\": [{\"read\": {\"iops\": 6000.5, \"lat_ns\": {\"mean\": 5250000.0}}, \
-                    \"write\": {\"iops\": 0.0, \"lat_ns\": {\"mean\": 0.0}}}]}";
-        let sample = sample_of(text, "read").expect("it is there");
-        assert_eq!((sample.iops, sample.mean_us), (6000.5, 5250.0));
-        assert!(sample_of(text, "write").is_none(), "it did nothing");
-    }
 
     #[test]
     fn a_ratio_has_its_interval() {

@@ -10,7 +10,7 @@ use anyhow::{Context, Result, ensure};
 use clap::Args;
 
 use super::loads::{LOADS, Load, Tool};
-use super::peers::{self, Medium};
+use super::peers::{self, Build, Medium};
 use super::spread::Spread;
 use super::{CLIENT_CORE, TARGET_CORE, loads, usage};
 
@@ -28,6 +28,9 @@ pub struct Arguments {
     /// Measure all queue depths and numbers of sessions with lunet's load generator, instead of the usual loads
     #[arg(long)]
     depths: bool,
+    /// Over NVMe/TCP instead of iSCSI
+    #[arg(long, requires = "depths")]
+    nvme: bool,
     /// A line for `[server]` of this build, such as 'busy-poll = "0s"'
     #[arg(long, default_value = "", conflicts_with = "watched")]
     setting: String,
@@ -76,11 +79,11 @@ pub fn run(arguments: &Arguments) -> Result<()> {
     let size = arguments.size << 20;
     let scratch = &arguments.scratch;
     let (other, old) = (&arguments.before, &arguments.setting_before);
-    let before = peers::other("before", other, old, scratch, size, TARGET_CORE)?;
-    let after = match arguments.watched {
-        true => peers::watched("after", scratch, size, TARGET_CORE)?,
-        false => peers::lunet("after", &arguments.setting, scratch, size, TARGET_CORE)?,
-    };
+    let nvme = arguments.nvme;
+    let old = Build { program: Some(other), more: old, nvme, watched: false };
+    let new = Build { program: None, more: &arguments.setting, nvme, watched: arguments.watched };
+    let before = peers::lunet_of(old, "before", scratch, size, TARGET_CORE)?;
+    let after = peers::lunet_of(new, "after", scratch, size, TARGET_CORE)?;
     for peer in [&before, &after] {
         for medium in Medium::ALL {
             loads::fill(&peer.url(medium), size)?;

@@ -5,6 +5,8 @@
 
 pub mod agree;
 pub mod compare;
+pub mod drive;
+mod fio;
 mod idle;
 pub mod initiator;
 mod loads;

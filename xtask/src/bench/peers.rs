@@ -4,7 +4,7 @@ use std::fs::File;
 use std::path::{Path, PathBuf};
 
 use anyhow::Result;
-use lunet_e2e::server::{Serve, Server, portal_of, url};
+use lunet_e2e::server::{Serve, Server, free_port, portal_of, url};
 use lunet_e2e::tgt::{FIRST_LUN, TUNED, Tgt};
 use tempfile::TempDir;
 
@@ -13,6 +13,9 @@ use super::watch::Watch;
 
 /// The name of the target that lunet serves here.
 const TARGET: &str = "iqn.2026-11.local.lunet:bench";
+
+/// The same as a subsystem of NVMe.
+const SUBSYSTEM: &str = "nqn.2026-11.local.lunet:bench";
 
 /// The LUN of the volume that stores nothing.
 const NULL: u16 = FIRST_LUN + 2;
@@ -66,6 +69,8 @@ pub struct Peer {
     pub name: &'static str,
     /// What is not as it comes, for the page.
     pub how: String,
+    /// The port for NVMe/TCP.
+    nvme: Option<u16>,
     // Whoever watches ends before what is watched.
     _watch: Option<Watch>,
     process: Process,
@@ -92,7 +97,14 @@ impl Peer {
 
     /// One of its volumes, to be measured.
     pub fn place(&self, medium: Medium) -> Place {
-        Place { name: self.name, pid: self.pid(), url: self.url(medium) }
+        let url = match self.nvme {
+            None => self.url(medium),
+            // A namespace is numbered from 1, a LUN from 0.
+            Some(port) => {
+                format!("nvme-tcp://127.0.0.1:{port}/{SUBSYSTEM}/{}", medium.lun() + 1)
+            }
+        };
+        Place { name: self.name, pid: self.pid(), url }
     }
 
     /// The address of a volume that stores nothing, if it has one.
@@ -119,45 +131,36 @@ pub fn start(dir: &Path, size: u64, core: usize) -> Result<Vec<Peer>> {
     ])
 }
 
-/// One lunet with the default settings, for the measurement of idle sessions.
+/// Which lunet, and what it is told.
+#[derive(Clone, Copy, Default)]
+pub struct Build<'a> {
+    /// The program of another build.
+    pub program: Option<&'a Path>,
+    /// Lines for `[server]`.
+    pub more: &'a str,
+    /// Its volumes are measured over NVMe/TCP.
+    pub nvme: bool,
+    /// A REST interface, whose metrics and events somebody reads.
+    pub watched: bool,
+}
+
+/// One lunet with the default settings and these lines for `[server]`.
 pub fn lunet(name: &'static str, more: &str, dir: &Path, size: u64, core: usize) -> Result<Peer> {
-    lunet_of(None, name, more, dir, size, core, &[])
+    lunet_of(Build { more, ..Build::default() }, name, dir, size, core)
 }
 
-/// The same with a REST interface, whose metrics and events somebody reads.
-pub fn watched(name: &'static str, dir: &Path, size: u64, core: usize) -> Result<Peer> {
-    let page = ["--listen-control", "127.0.0.1:0"];
-    let mut peer = lunet_of(None, name, "", dir, size, core, &page)?;
-    if let Process::Lunet(server) = &mut peer.process {
-        peer._watch = Some(Watch::over(server)?);
-    }
-    Ok(peer)
-}
-
-/// Another build of lunet, with these lines in `[server]`.
-pub fn other(
+/// A lunet as described.
+pub fn lunet_of(
+    build: Build<'_>,
     name: &'static str,
-    program: &Path,
-    more: &str,
     dir: &Path,
     size: u64,
     core: usize,
-) -> Result<Peer> {
-    lunet_of(Some(program), name, more, dir, size, core, &[])
-}
-
-fn lunet_of(
-    program: Option<&Path>,
-    name: &'static str,
-    more: &str,
-    dir: &Path,
-    size: u64,
-    core: usize,
-    arguments: &[&str],
 ) -> Result<Peer> {
     let files = TempDir::with_prefix_in("lunet-bench-", dir)?;
     let lun = |medium: Medium| medium.lun();
-    let config = format!(
+    let more = build.more;
+    let mut config = format!(
         "[server]\nlog-level = \"warn\"\n{more}\n[[portal]]\naddress = \"127.0.0.1:0\"\n\
          [volumes.memory]\nbackend = \"memory\"\nsize = {size}\n\
          [volumes.file]\nbackend = \"file\"\nsize = {size}\n\
@@ -166,18 +169,27 @@ fn lunet_of(
         lun(Medium::Memory),
         lun(Medium::File),
     );
-    let serve =
-        Serve::config(config).data(files.path()).core(Some(core)).arguments(arguments).quiet();
-    let server = match program {
+    let nvme = if build.nvme { Some(free_port()?) } else { None };
+    if let Some(port) = nvme {
+        config += &format!(
+            "protocols = [\"iscsi\", \"nvme\"]\n\
+             [[portal]]\naddress = \"127.0.0.1:{port}\"\ntransport = [\"nvme-tcp\"]\n"
+        );
+    }
+    let page: &[&str] = if build.watched { &["--listen-control", "127.0.0.1:0"] } else { &[] };
+    let serve = Serve::config(config).data(files.path()).core(Some(core)).arguments(page).quiet();
+    let mut server = match build.program {
         Some(program) => serve.program(program),
         None => serve,
     }
     .start()?;
+    let watch = if build.watched { Some(Watch::over(&mut server)?) } else { None };
     let how = match more {
         "" => "as it comes".to_owned(),
         more => more.to_owned(),
     };
-    Ok(Peer { name, how, _watch: None, process: Process::Lunet(server), _files: vec![files] })
+    let process = Process::Lunet(server);
+    Ok(Peer { name, how, nvme, _watch: watch, process, _files: vec![files] })
 }
 
 fn tgt(
@@ -205,5 +217,12 @@ fn tgt(
         }
     };
     how += "; in memory: a file in /dev/shm";
-    Ok(Peer { name, how, _watch: None, process: Process::Tgt(tgt), _files: files.into() })
+    Ok(Peer {
+        name,
+        how,
+        nvme: None,
+        _watch: None,
+        process: Process::Tgt(tgt),
+        _files: files.into(),
+    })
 }
