@@ -347,7 +347,7 @@ impl Serving for Server {
     }
 
     fn refuse(&mut self, order: Order, refusal: Refusal) {
-        tracing::warn!(group = %self.name, "an order is not carried out ({order:?}): {refusal}");
+        tracing::warn!(group = %self.name, "an order is not carried out ({order:?}): {refusal}: {}", refusal.next());
         let mut state = self.state();
         state.refused.truncate(REFUSED - 1);
         state.refused.push_front((order, refusal));
