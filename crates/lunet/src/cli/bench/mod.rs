@@ -19,7 +19,6 @@ use std::time::Duration;
 
 use anyhow::{Context, Result, anyhow, bail};
 use clap::{Args, Subcommand, ValueEnum};
-use lunet::bench::cpus::Cpus;
 use lunet::bench::given::{self, Access, Given};
 use lunet::bench::scale::Scale;
 use lunet::bench::{self, End, Options};
@@ -28,6 +27,7 @@ use lunet::units::{self, Grain};
 use lunet_bench::fio;
 use lunet_bench::profiles::Profile;
 use lunet_bench::report;
+use lunet_os::cpus::Cpus;
 use serde_json::json;
 use signal_hook::flag;
 use signal_hook::iterator::Signals;
