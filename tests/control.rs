@@ -1,10 +1,11 @@
 //! `lunet sessions` and `lunet stats` tell what really happens.
 
+use std::net::TcpStream;
 use std::process::Command;
 use std::time::Instant;
 
 use anyhow::{Context, Result, ensure};
-use lunet_e2e::clients::SHORT;
+use lunet_e2e::clients::{LONG, SHORT};
 use lunet_e2e::process::{Running, output, run};
 use lunet_e2e::server::{DEMO_TARGET, Serve, Server, lunet_binary};
 use lunet_e2e::wire::{Login, Session};
@@ -72,6 +73,46 @@ fn stats_counts_operations_and_bytes() -> Result<()> {
     ensure!(volume["flushes"] == 1 && answer["sessions"] == 1, "{answer:#}");
     ensure!(ask(&server, "stats", false)?.contains("demo"));
     session.logout()?;
+    server.stop()?;
+    Ok(())
+}
+
+#[test]
+fn a_server_without_descriptors_says_so() -> Result<()> {
+    const MOST: usize = 96;
+    let server = Serve::config(
+        "[server]\nshards = 1\nlogin-timeout = \"300s\"\n[[portal]]\naddress = \"127.0.0.1:0\"\n\
+         [volumes.a]\nbackend = \"null\"\nsize = \"1MiB\"\n\
+         [[target]]\nname = \"iqn.2026-11.local.lunet:few\"\nluns = [\"a\"]\n",
+    )
+    .by(&["sh", "-c", &format!("ulimit -n {MOST}; exec \"$@\""), "sh"])
+    .start()?;
+    let asked = ["stats", "--json"];
+    server.tell(&asked)?;
+    // Those that find no descriptor wait in the queue of the listener.
+    let mut clients = Vec::new();
+    for _ in 0..MOST {
+        clients.push(TcpStream::connect(server.portal())?);
+    }
+    let deadline = Instant::now() + LONG;
+    let told = loop {
+        let answer = server.command(&asked)?;
+        if answer.stderr.contains("no descriptor left") {
+            break answer.stderr;
+        }
+        ensure!(Instant::now() < deadline, "{}", answer.stderr);
+        if !answer.is_success() {
+            // An event loop was quicker than the answer to take the last one.
+            clients.remove(0);
+        }
+    };
+    let all = format!("connections and volumes have all of {MOST} that it may have open");
+    ensure!(told.contains(&all) && told.contains("raise the limit (`LimitNOFILE="), "{told}");
+    drop(clients);
+    // It answers again when connections have ended.
+    while !server.command(&asked)?.is_success() {
+        ensure!(Instant::now() < deadline, "the descriptors have not come back");
+    }
     server.stop()?;
     Ok(())
 }

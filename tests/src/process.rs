@@ -33,6 +33,11 @@ pub struct Finished {
 }
 
 impl Finished {
+    /// True if the child has ended by itself, without an error.
+    pub fn is_success(&self) -> bool {
+        self.status.is_some_and(|status| status.success())
+    }
+
     /// The standard output, or an error that shows all output when the child failed or ran into its limit.
     pub fn success(self) -> Result<String> {
         match self.status {

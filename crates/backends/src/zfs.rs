@@ -1,5 +1,6 @@
 //! Snapshots, clones and sizes of ZFS volumes (zvols), by the `zfs` command. All functions block.
 
+use std::collections::BTreeMap;
 use std::ffi::OsStr;
 use std::fmt;
 use std::fs::{self, File};
@@ -36,6 +37,9 @@ const LIST: [&str; 11] = [
     "name,creation,used,guid",
 ];
 
+/// The most volumes whose snapshots one command lists: their names have 32 KiB together at the most.
+const AT_ONCE: usize = 128;
+
 /// What is read of the command's output, in bytes.
 const MAX_OUTPUT: u64 = 16 << 20;
 
@@ -68,7 +72,7 @@ pub enum ZfsError {
 }
 
 /// The name of a ZFS volume: `POOL/NAME`, perhaps deeper.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Dataset(String);
 
 impl Dataset {
@@ -271,25 +275,59 @@ impl Zfs {
     pub fn snapshots(&self, volume: &Dataset) -> Result<Vec<ZfsSnapshot>, ZfsError> {
         let arguments = [&LIST[..], &[&volume.0]].concat();
         let text = self.run(&arguments)?;
-        text.lines().map(|line| self.listed(&arguments, volume, line)).collect()
+        let one = |line: &str| {
+            let is_of = line.split_once('@').is_some_and(|(name, _)| name == volume.0);
+            let odd = || ZfsError::Answer { command: command(&arguments), line: line.to_owned() };
+            listed(line).filter(|_| is_of).ok_or_else(odd)
+        };
+        text.lines().map(one).collect()
     }
 
-    fn listed(
+    /// The same of many volumes, by a command for each 128. A volume that is not in the answer has to be asked about alone: something
+    /// was refused, and another volume may be the reason. Nobody is asked any more once a command has hung.
+    pub fn snapshots_of(
         &self,
-        arguments: &[&str],
-        volume: &Dataset,
-        line: &str,
-    ) -> Result<ZfsSnapshot, ZfsError> {
-        let mut fields = line.split('\t');
-        let mut next = || fields.next().unwrap_or_default();
-        let name = next().strip_prefix(&volume.0).and_then(|rest| rest.strip_prefix('@'));
-        match (name, next().parse(), next().parse(), next()) {
-            (Some(name), Ok(created), Ok(used), guid) if !guid.is_empty() => {
-                let (name, guid) = (name.to_owned(), guid.to_owned());
-                Ok(ZfsSnapshot { name, created, used, guid })
+        volumes: &[Dataset],
+    ) -> BTreeMap<Dataset, Result<Vec<ZfsSnapshot>, ZfsError>> {
+        let mut all = BTreeMap::new();
+        for (at, some) in volumes.chunks(AT_ONCE).enumerate() {
+            match self.snapshots_of_some(some) {
+                Ok(found) => {
+                    all.extend(found.into_iter().map(|(volume, known)| (volume, Ok(known))));
+                }
+                Err(ZfsError::Hangs { limit, .. }) => {
+                    let hangs = |volume: &Dataset| {
+                        let command = command(&[&LIST[..], &[&volume.0]].concat());
+                        (volume.clone(), Err(ZfsError::Hangs { command, limit }))
+                    };
+                    all.extend(volumes[at * AT_ONCE..].iter().map(hangs));
+                    break;
+                }
+                Err(_) => {}
             }
-            _ => Err(ZfsError::Answer { command: command(arguments), line: line.to_owned() }),
         }
+        all
+    }
+
+    fn snapshots_of_some(
+        &self,
+        volumes: &[Dataset],
+    ) -> Result<BTreeMap<Dataset, Vec<ZfsSnapshot>>, ZfsError> {
+        let names: Vec<&str> = volumes.iter().map(|volume| volume.0.as_str()).collect();
+        let arguments = [&LIST[..], &names].concat();
+        let text = self.run(&arguments)?;
+        let odd =
+            |line: &str| ZfsError::Answer { command: command(&arguments), line: line.to_owned() };
+        if text.len() as u64 >= MAX_OUTPUT {
+            return Err(odd("it is too long"));
+        }
+        let mut all: BTreeMap<_, _> = volumes.iter().map(|one| (one.clone(), Vec::new())).collect();
+        for line in text.lines() {
+            let of = line.split_once('@').map(|(volume, _)| Dataset(volume.to_owned()));
+            let (Some(of), Some(known)) = (of, listed(line)) else { return Err(odd(line)) };
+            all.get_mut(&of).ok_or_else(|| odd(line))?.push(known);
+        }
+        Ok(all)
     }
 
     /// Runs the command to its end, and gives what it has printed. Without a shell; its
@@ -314,6 +352,15 @@ impl Zfs {
         let message = if said.is_empty() { status.to_string() } else { said.join(" ") };
         Err(ZfsError::Refused { command: command(arguments), message })
     }
+}
+
+/// A snapshot as a line tells of it: `VOLUME@NAME`, when it was taken, what it takes, its number.
+fn listed(line: &str) -> Option<ZfsSnapshot> {
+    let mut fields = line.split('\t');
+    let (_, name) = fields.next()?.split_once('@')?;
+    let (created, used) = (fields.next()?.parse().ok()?, fields.next()?.parse().ok()?);
+    let guid = fields.next().filter(|guid| !guid.is_empty())?;
+    Some(ZfsSnapshot { name: name.to_owned(), created, used, guid: guid.to_owned() })
 }
 
 fn wait(
@@ -354,8 +401,9 @@ fn is_known(arguments: &[&str]) -> bool {
             let size = size.strip_prefix("volsize=").unwrap_or_default();
             size.parse::<u64>().is_ok_and(|bytes| bytes.to_string() == size) && is_volume(name)
         }
-        [list @ .., name] => list == LIST && is_volume(name),
-        [] => false,
+        _ => arguments.strip_prefix(&LIST).is_some_and(|names| {
+            (1..=AT_ONCE).contains(&names.len()) && names.iter().all(|name| is_volume(name))
+        }),
     }
 }
 

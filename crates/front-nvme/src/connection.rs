@@ -245,10 +245,11 @@ impl NvmeConn {
         }
     }
 
-    /// What its host and its controller are limited to, if they are.
+    /// What its host and its controller are limited to, if they are, and the number of the controller.
     #[inline]
-    pub fn limits(&self) -> Option<Arc<ClientLimits>> {
-        self.queue.as_ref()?.member.limits.of_operation()
+    pub fn limits(&self) -> (Option<Arc<ClientLimits>>, usize) {
+        let limits = self.queue.as_ref().map(|queue| &queue.member.limits);
+        limits.map_or((None, 0), |limits| (limits.of_operation(), limits.number()))
     }
 
     /// The operation of the command behind a tag.

@@ -133,17 +133,22 @@ pub enum Order {
     Gateways(u16),
 }
 
-/// Why an order is not carried out.
+/// Why an order is not carried out. What to do next is in [`Refusal::next`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Refusal {
     /// The gateway is changing its part already.
-    #[error("the gateway is not ready for it: try again")]
+    #[error("the gateway is not ready for it")]
     NotReady,
     /// The gateway has no connection to the cluster.
-    #[error("the gateway has no connection to the cluster: try again when it has")]
+    #[error("the gateway has no connection to the cluster")]
     NoClient,
+    /// The gateway has just started, and knows nothing of the group.
+    #[error(
+        "the gateway has not read the record of the group yet, as it still connects to the cluster"
+    )]
+    NoRecord,
     /// A client that may still write to the images cannot be shut out, or is not this group's.
-    #[error("a client of the cluster is in the way, which `lunet group list` names")]
+    #[error("a client of the cluster is in the way")]
     InTheWay,
     /// It owns the group.
     #[error("the gateway owns the group already")]
@@ -152,12 +157,10 @@ pub enum Refusal {
     #[error("the group has no such gateway")]
     Unknown,
     /// That gateway does not run, stands still, or does not reach the cluster.
-    #[error(
-        "that gateway does not answer: is it running, and does `lunet group list` there say that it is a standby?"
-    )]
+    #[error("that gateway does not answer")]
     Absent,
     /// It does not own the group.
-    #[error("the gateway does not own the group: its owner does that")]
+    #[error("the gateway does not own the group")]
     NotOwner,
     /// It has as many gateways, or cannot have so many.
     #[error(
@@ -165,17 +168,13 @@ pub enum Refusal {
     )]
     NoMore,
     /// Commands under way did not end in time: the gateway goes on as the owner.
-    #[error("commands under way did not end in time; the gateway goes on as the owner")]
+    #[error("commands under way did not end in time, and the gateway goes on as the owner")]
     NotDrained,
     /// A [`Job`] is under way.
-    #[error(
-        "a snapshot, a rollback or another change of a volume of the group is under way: try again when it has ended"
-    )]
+    #[error("a snapshot, a rollback or another change of a volume of the group is under way")]
     JobUnderWay,
     /// Its record is not there any more.
-    #[error(
-        "the record of the group was deleted while lunet ran here: restart lunet on this gateway when the group is there again"
-    )]
+    #[error("the record of the group was deleted while lunet ran here")]
     Orphaned,
     /// Another gateway has taken the group over in the meantime, and keeps it.
     #[error("another gateway has taken the group over in the meantime")]
@@ -184,8 +183,47 @@ pub enum Refusal {
     #[error("no gateway owns the group now")]
     NoOwner,
     /// The owner has too many jobs.
-    #[error("too many changes of the group's volumes are under way: try again when one has ended")]
+    #[error("too many changes of the group's volumes are under way")]
     Crowded,
+}
+
+impl Refusal {
+    /// What an administrator is to do next, as the end of a sentence.
+    pub const fn next(self) -> &'static str {
+        match self {
+            Self::NotReady => "try again in some seconds",
+            Self::NoClient => "`lunet group list` there says why: try again when it has one",
+            Self::NoRecord => {
+                "try again in some seconds; `lunet group list` there says what holds it up"
+            }
+            Self::InTheWay => "`lunet group list` names it, and what to do about it",
+            Self::IsOwner => {
+                "nothing has to be done; `lunet group move` to another gateway has it leave"
+            }
+            Self::Unknown => {
+                "`lunet group gateways` lists those that it has, and `lunet group grow` at its owner gives it more"
+            }
+            Self::Absent => {
+                "see that lunet runs there, and that `lunet group list` there says that it is a standby"
+            }
+            Self::NotOwner => "run the command at its owner, which `lunet group list` shows",
+            Self::NoMore => {
+                "name more gateways than `lunet group gateways` lists, or make the group anew if its ports have other numbers"
+            }
+            Self::NotDrained => {
+                "try again when what holds them up has ended, such as OSDs that are missing (`ceph -s`)"
+            }
+            Self::JobUnderWay => "try again when it has ended",
+            Self::Orphaned => "restart lunet on this gateway when the group is there again",
+            Self::Overtaken => {
+                "`lunet group list` shows which: order it again if it is to come here all the same"
+            }
+            Self::NoOwner => {
+                "try again when `lunet group list` shows an owner, or have a gateway `lunet group take-over` it"
+            }
+            Self::Crowded => "try again when one has ended",
+        }
+    }
 }
 
 /// What an administrator has to know, as nobody else can do something about it.
@@ -194,8 +232,8 @@ pub enum Notice {
     /// The group is not taken over, as its former owner could write to it again.
     #[error(
         "the group is not taken over: the client {address} may still write to it, as its blocklist entry ends in {} s, \
-         and Ceph does not lengthen an entry: wait until then, or, if its machine is dead for sure, \
-         `ceph osd blocklist rm {address}`; it is tried again every {} s",
+         and Ceph does not lengthen an entry: wait until then, or make sure that the client is gone (its machine is dead, or \
+         lunet was restarted there since), then `ceph osd blocklist rm {address}`; it is tried again every {} s",
         lasts.as_secs(), again.as_secs()
     )]
     ShortEntry {

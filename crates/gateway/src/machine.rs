@@ -327,10 +327,19 @@ impl Gateway {
                 self.notify(op, &Message::Move(epoch, to), ANNOUNCE_LIMIT);
             }
             Role::Orphaned => self.act(Action::Refuse(Order::MoveTo(to), Refusal::Orphaned)),
-            Role::Fenced => self.act(Action::Refuse(Order::MoveTo(to), Refusal::NoClient)),
+            Role::Fenced => self.act(Action::Refuse(Order::MoveTo(to), self.no_client())),
             Role::TakingOver(_) => {
                 self.act(Action::Refuse(Order::MoveTo(to), Refusal::NotReady));
             }
+        }
+    }
+
+    /// Why a gateway without a client does nothing that is ordered: it has just begun, or has got none.
+    pub(crate) fn no_client(&self) -> Refusal {
+        match self.client {
+            Client::None(again) if self.now < again => Refusal::NoClient,
+            _ if self.record.is_none() => Refusal::NoRecord,
+            _ => Refusal::NoClient,
         }
     }
 

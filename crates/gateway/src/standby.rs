@@ -218,7 +218,7 @@ impl Gateway {
                 self.act(Action::ReadRecord(op));
             }
             Role::Orphaned => self.act(Action::Refuse(Order::TakeOver, Refusal::Orphaned)),
-            Role::Fenced => self.act(Action::Refuse(Order::TakeOver, Refusal::NoClient)),
+            Role::Fenced => self.act(Action::Refuse(Order::TakeOver, self.no_client())),
             Role::Moving(_) => self.act(Action::Refuse(Order::TakeOver, Refusal::NotReady)),
         }
     }

@@ -679,10 +679,45 @@ fn an_owner_that_is_to_take_over_looks_whether_it_is_one_still() {
 fn a_gateway_without_a_client_says_so() {
     let config = Config { me: GatewayId(1), rank: 0, portals: portals(1) };
     let mut gateway = Gateway::new(config, SECOND);
+    let mut input = |input| {
+        gateway.handle(SECOND, input);
+        std::iter::from_fn(|| gateway.action()).collect::<Vec<_>>()
+    };
+    let actions = input(Input::Tick);
+    let [Action::NewClient(op)] = actions[..] else { panic!("{actions:?}") };
     for order in [Order::TakeOver, Order::MoveTo(GatewayId(2))] {
-        gateway.handle(SECOND, Input::Order(order));
-        let told: Vec<_> = std::iter::from_fn(|| gateway.action()).collect();
-        assert_eq!(refusal(&told), Some((order, Refusal::NoClient)));
+        assert_eq!(refusal(&input(Input::Order(order))), Some((order, Refusal::NoRecord)));
+    }
+    input(Input::Done(op, Err(Failure::TimedOut)));
+    for order in [Order::TakeOver, Order::MoveTo(GatewayId(2))] {
+        assert_eq!(refusal(&input(Input::Order(order))), Some((order, Refusal::NoClient)));
+    }
+}
+
+#[test]
+fn each_refusal_says_what_to_do_next() {
+    use Refusal::*;
+    for refusal in [
+        NotReady,
+        NoClient,
+        NoRecord,
+        InTheWay,
+        IsOwner,
+        Unknown,
+        Absent,
+        NotOwner,
+        NoMore,
+        NotDrained,
+        JobUnderWay,
+        Orphaned,
+        Overtaken,
+        NoOwner,
+        Crowded,
+    ] {
+        let (why, next) = (refusal.to_string(), refusal.next());
+        let verbs = ["try again", "lunet group", "nothing has to be done", "restart lunet"];
+        assert!(verbs.iter().any(|verb| next.contains(verb)), "{why}: {next}");
+        assert!(!why.contains(':') && !next.ends_with('.'), "{why}: {next}");
     }
 }
 
@@ -754,6 +789,7 @@ fn an_entry_that_ends_too_soon_is_no_fence() {
         assert_eq!((&address[..], *told), ("192.0.2.7:0/0", lasts));
         let text = format!("{notice}");
         assert!(text.contains("ceph osd blocklist rm 192.0.2.7:0/0"), "{text}");
+        assert!(text.contains("or lunet was restarted there since"), "{text}");
         assert_eq!(bench.gateway.condition(), Condition::Standby);
         assert!(!bench.gateway.gate().is_open());
         // It is tried again by itself, and not at once.

@@ -29,10 +29,14 @@ pub enum Error {
         source: Box<lunet_rbd::Error>,
     },
     /// The record names an image that has no such name.
-    #[error("the group's record names the image {0:?}, which is no name of an image")]
+    #[error(
+        "the group's record names the image {0:?}, which is no name of an image: make the group anew"
+    )]
     Name(String),
     /// There is no record.
-    #[error("there is no such group: its record, the object {0}, is not there")]
+    #[error(
+        "there is no such group: its record, the object {0}, is not there: `lunet group create` writes it"
+    )]
     None(String),
     /// The record is another one than that which this gateway knows.
     #[error(
@@ -40,10 +44,16 @@ pub enum Error {
     )]
     Anew(String),
     /// There is one already.
-    #[error("there is such a group already: the object {0} is there")]
+    #[error(
+        "there is such a group already: the object {0} is there: give this one another name, or remove that object if the \
+         group is to be made anew"
+    )]
     Exists(String),
     /// It cannot be read.
-    #[error("the record of the group, the object {object}, cannot be read: {source}")]
+    #[error(
+        "the record of the group, the object {object}, cannot be read: {source}: run the version of lunet that has written \
+         it, or make the group anew"
+    )]
     Malformed {
         /// Its object.
         object: String,
@@ -51,7 +61,10 @@ pub enum Error {
         source: Malformed,
     },
     /// The server's configuration says something else than the record.
-    #[error("the configuration does not agree with the group's record: {0}")]
+    #[error(
+        "the configuration does not agree with the group's record: {0}: change the configuration of this gateway, then restart \
+         it, or make the group anew"
+    )]
     Disagrees(Said),
     /// The server cannot serve the images.
     #[error("the group's images cannot be served: {0}")]

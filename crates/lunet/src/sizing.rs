@@ -10,7 +10,7 @@ use std::fs;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::path::PathBuf;
 
-use rustix::thread::{CpuSet, sched_getaffinity};
+use lunet_os::cpus::Cpus;
 
 use crate::plan::Plan;
 
@@ -118,8 +118,7 @@ impl Placement {
 
 /// The processors that this thread, and all that it starts, may run on.
 fn allowed() -> Vec<usize> {
-    let Ok(set) = sched_getaffinity(None) else { return Vec::new() };
-    (0..CpuSet::MAX_CPU).filter(|cpu| set.is_set(*cpu)).collect()
+    Cpus::allowed().map(|all| all.numbers().to_vec()).unwrap_or_default()
 }
 
 /// How many processors the process may use at a time, by its control group as well.
@@ -174,7 +173,9 @@ impl System {
             return None;
         }
         let list = self.text(&format!("sys/devices/system/node/node{first}/cpulist"))?;
-        Some((first, numbers(&list)))
+        // A node of memory alone has an empty list.
+        let processors = list.parse::<Cpus>().map(|all| all.numbers().to_vec());
+        Some((first, processors.unwrap_or_default()))
     }
 
     fn text(&self, path: &str) -> Option<String> {
@@ -264,15 +265,6 @@ impl System {
         let first = nodes.next()??;
         nodes.all(|node| node == Some(first)).then_some(first)
     }
-}
-
-/// The numbers of a list as the kernel writes it: `0-3,8`.
-fn numbers(list: &str) -> Vec<usize> {
-    let part = |part: &str| {
-        let (first, last) = part.split_once('-').unwrap_or((part, part));
-        Some(first.trim().parse::<usize>().ok()?..=last.trim().parse().ok()?)
-    };
-    list.split(',').filter_map(part).flatten().collect()
 }
 
 #[cfg(test)]
@@ -400,7 +392,5 @@ mod tests {
         fs::remove_dir_all(root.path().join("sys/devices/system/node/node1")).expect("it goes");
         let system = System(root.path().to_owned());
         assert_eq!(system.node(&["192.0.2.10".parse().expect("an address")]), None);
-        assert_eq!(numbers("0-3,8"), [0, 1, 2, 3, 8]);
-        assert_eq!(numbers(""), [0; 0]);
     }
 }

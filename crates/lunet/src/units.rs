@@ -62,6 +62,39 @@ pub enum Unreadable {
     TimeFraction(String),
     #[error("\"{0}\" is too long")]
     TimeTooLong(String),
+    #[error("\"{0}\" is finer than a {unit}: write whole {unit}s, as in \"12{short}\"", unit = .1.name(), short = .1.short())]
+    TimeTooFine(String, Grain),
+}
+
+/// The unit that a duration is kept in: what is finer is refused, and not rounded.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[expect(missing_docs, reason = "the names say it")]
+pub enum Grain {
+    Millisecond,
+    Microsecond,
+}
+
+impl Grain {
+    fn name(self) -> &'static str {
+        match self {
+            Self::Millisecond => "millisecond",
+            Self::Microsecond => "microsecond",
+        }
+    }
+
+    fn short(self) -> &'static str {
+        match self {
+            Self::Millisecond => "ms",
+            Self::Microsecond => "us",
+        }
+    }
+
+    fn nanoseconds(self) -> u64 {
+        match self {
+            Self::Millisecond => 1_000_000,
+            Self::Microsecond => 1_000,
+        }
+    }
 }
 
 /// For those who collect sentences.
@@ -96,11 +129,27 @@ pub fn parse_size(text: &str) -> Result<u64, Unreadable> {
 /// # Errors
 /// What is wrong with the text.
 pub fn parse_duration(text: &str) -> Result<Duration, Unreadable> {
+    nanoseconds(text).map(Duration::from_nanos)
+}
+
+/// Reads a duration as a number of the unit that it is kept in.
+///
+/// # Errors
+/// What is wrong with the text, or it is no whole number of them.
+pub fn parse_whole(text: &str, grain: Grain) -> Result<u64, Unreadable> {
+    let (nanoseconds, unit) = (nanoseconds(text)?, grain.nanoseconds());
+    match nanoseconds % unit {
+        0 => Ok(nanoseconds / unit),
+        _ => Err(Unreadable::TimeTooFine(text.to_owned(), grain)),
+    }
+}
+
+fn nanoseconds(text: &str) -> Result<u64, Unreadable> {
     let (number, unit) = split(text);
     let Some(factor) = lookup(TIMES, unit) else {
         return Err(Unreadable::TimeUnit(text.to_owned()));
     };
-    scaled(number, factor).map(Duration::from_nanos).map_err(|why| match why {
+    scaled(number, factor).map_err(|why| match why {
         Scale::NotANumber => Unreadable::TimeNumber(text.to_owned()),
         Scale::Fraction => Unreadable::TimeFraction(text.to_owned()),
         Scale::TooLarge => Unreadable::TimeTooLong(text.to_owned()),
@@ -281,6 +330,36 @@ mod tests {
         ] {
             let error = parse_size(text).expect_err(text).to_string();
             assert!(error.contains(reason), "{text}: {error}");
+        }
+    }
+
+    #[test]
+    fn durations_are_not_rounded_to_the_unit_they_are_kept_in() {
+        use Grain::{Microsecond, Millisecond};
+        for (text, grain, number) in [
+            ("12ms", Millisecond, 12),
+            ("12000us", Millisecond, 12),
+            ("0.5s", Millisecond, 500),
+            ("0s", Millisecond, 0),
+            ("1.5ms", Microsecond, 1500),
+        ] {
+            assert_eq!(parse_whole(text, grain), Ok(number), "{text}");
+        }
+        for (text, grain, told) in [
+            (
+                "12345us",
+                Millisecond,
+                "finer than a millisecond: write whole milliseconds, as in \"12ms\"",
+            ),
+            ("1.5ms", Millisecond, "finer than a millisecond"),
+            (
+                "1500ns",
+                Microsecond,
+                "finer than a microsecond: write whole microseconds, as in \"12us\"",
+            ),
+        ] {
+            let error = parse_whole(text, grain).expect_err(text).to_string();
+            assert!(error.contains(told), "{text}: {error}");
         }
     }
 

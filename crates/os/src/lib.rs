@@ -1,5 +1,5 @@
-//! The clock, the threads, the locks, the files and the random numbers that the server uses, and the programs that it and
-//! the commands run.
+//! The clock, the threads, the processors, the locks, the files and the random numbers that the server uses, and the programs
+//! that it and the commands run.
 //!
 //! They are the standard library's. With the feature `simulated` (`sim/` alone asks for it) a thread of a simulated
 //! world sees that world's clock, runs only when the world's scheduler lets it, and waits for locks and messages by
@@ -9,6 +9,7 @@
 //! What may block, or looks at the time, in the crates of the server goes through this crate: a lock that is held while
 //! its thread waits for something else would stop a simulated world for ever.
 
+pub mod cpus;
 pub mod fs;
 pub mod process;
 #[cfg(feature = "simulated")]

@@ -4,6 +4,7 @@
 //! session of the host through the standby. A thread of the process carries relays ([`Takes`]): a shard may not connect.
 
 mod load;
+mod request;
 mod way;
 
 use std::sync::Arc;
@@ -13,6 +14,7 @@ use hmac::{Hmac, KeyInit, Mac};
 use sha2::Sha256;
 
 pub use self::load::{Charge, Full, Load, OF_SESSION};
+pub use self::request::{Execution, GroupRequest, TakesRequests};
 pub use self::way::{Going, Ways};
 
 /// What a protocol passes on.

@@ -9,7 +9,6 @@ use lunet_os::role::Role;
 use lunet_os::sync::mpsc::{Receiver, RecvTimeoutError, SyncSender, sync_channel};
 use lunet_os::thread::JoinHandle;
 use lunet_ring::{Config as RingConfig, Ring};
-use rustix::thread::{CpuSet, sched_setaffinity};
 
 use lunet_volume::{ClientRule, Face, HeldVolume, HoldError, PoolShare, Rates, Volume};
 
@@ -595,12 +594,7 @@ fn shard_thread<F: Front>(
 
 /// Has this thread run on these processors, if any are named. Best effort: it serves wherever it is.
 fn place_thread(processors: &[usize]) {
-    if processors.is_empty() {
-        return;
-    }
-    let mut set = CpuSet::new();
-    processors.iter().filter(|cpu| **cpu < CpuSet::MAX_CPU).for_each(|cpu| set.set(*cpu));
-    if let Err(error) = sched_setaffinity(None, &set) {
+    if let Err(error) = lunet_os::cpus::bind(processors) {
         tracing::debug!(%error, "the event loop could not be placed on its processors");
     }
 }

@@ -365,6 +365,15 @@ impl<C: Command> Executor<C> {
         id
     }
 
+    /// The command of an operation is about to be answered: it has moved so many bytes, unless it has failed.
+    pub fn count_answer(&mut self, id: OperationId, bytes: u64, now: Duration) {
+        let Operation { kind, started, requests, .. } = &self.operations[id];
+        let failed = requests.is_failed();
+        let micros = now.saturating_sub(*started).as_micros() as u64;
+        let count = &mut self.storage.volumes[requests.volume].count;
+        count.record(*kind, if failed { 0 } else { bytes }, micros, failed);
+    }
+
     /// For a report: the count of every volume that is served, by name, with the time of answers that are on their way.
     pub fn counts(&self, on_their_way: &[Timed]) -> Vec<(String, VolumeCount)> {
         let storage = &self.storage;

@@ -440,16 +440,29 @@ function numberIn(text: string): number | null {
   return Number.isFinite(value) && value >= 0 ? value : null;
 }
 
+/** What is in a field, in the unit that is kept, so many of which are one of the field's: null if it is no whole number of them. */
+function wholeIn(text: string, each: number): number | null {
+  const kept = (numberIn(text) ?? NaN) * each;
+  // Decimals are not exact in binary.
+  return Math.abs(kept - Math.round(kept)) < 1e-6 ? Math.round(kept) : null;
+}
+
 function LimitTo({ volume, onClose, onDone }: FormProps) {
   const own = volume.own_limits ?? {};
   const iops = useSignal(own.iops ? String(own.iops) : "");
   const bandwidth = useSignal(own.bytes_per_s ? String(own.bytes_per_s / 2 ** 20) : "");
-  const burst = useSignal(own.burst_ms ? String(own.burst_ms / 1000) : "");
+  const before = own.burst_ms ? String(own.burst_ms / 1000) : "";
+  const burst = useSignal(before);
   const weight = useSignal(own.weight ? String(own.weight) : "");
   const target = useSignal(own.latency_target_us ? String(own.latency_target_us / 1000) : "");
-  const [operations, mib, seconds, share, ms] = [iops, bandwidth, burst, weight, target].map((it) => numberIn(it.value));
-  const limited = (operations ?? 0) > 0 || (mib ?? 0) > 0;
-  const valid = operations !== null && Number.isInteger(operations) && mib !== null && seconds !== null && share !== null && Number.isInteger(share) && ms !== null;
+  const [operations, share] = [iops, weight].map((it) => wholeIn(it.value, 1));
+  const bytes = wholeIn(bandwidth.value, 2 ** 20);
+  const milliseconds = wholeIn(burst.value, 1000);
+  const microseconds = wholeIn(target.value, 1000);
+  const limited = (operations ?? 0) > 0 || (bytes ?? 0) > 0;
+  // One that was there goes with the last limit.
+  const alone = !limited && (milliseconds ?? 0) > 0 && burst.value !== before;
+  const valid = !alone && [operations, bytes, milliseconds, share, microseconds].every((it) => it !== null);
   return (
     <FormDialog
       title={`Limit ${volume.name}`}
@@ -460,10 +473,10 @@ function LimitTo({ volume, onClose, onDone }: FormProps) {
         path: path`/volumes/${volume.name}/limits`,
         body: {
           iops: operations,
-          bytes_per_s: Math.round((mib ?? 0) * 2 ** 20),
-          burst_ms: limited ? Math.round((seconds ?? 0) * 1000) : 0,
+          bytes_per_s: bytes,
+          burst_ms: limited ? milliseconds : 0,
           weight: share,
-          latency_target_us: Math.round((ms ?? 0) * 1000),
+          latency_target_us: microseconds,
         },
       })}
       onClose={onClose}
@@ -471,7 +484,7 @@ function LimitTo({ volume, onClose, onDone }: FormProps) {
     >
       <TextField
         label="Operations per second"
-        error={operations !== null && Number.isInteger(operations) ? null : "Write a whole number."}
+        error={operations === null ? "Write a whole number." : null}
         hint="Empty: no limit. An operation counts as one for each 256 KiB."
         inputMode="numeric"
         value={iops.value}
@@ -479,7 +492,7 @@ function LimitTo({ volume, onClose, onDone }: FormProps) {
       />
       <TextField
         label="MiB per second"
-        error={mib === null ? "Write a number." : null}
+        error={bytes === null ? "Write a number that is whole in bytes, such as 200 or 0.5." : null}
         hint="Empty: no limit."
         inputMode="decimal"
         value={bandwidth.value}
@@ -487,7 +500,7 @@ function LimitTo({ volume, onClose, onDone }: FormProps) {
       />
       <TextField
         label="Burst, in seconds"
-        error={seconds === null ? "Write a number." : null}
+        error={milliseconds === null ? "Write a number with three decimals at most." : alone ? "It is the burst of a limit: write operations or MiB per second." : null}
         hint="What was not used of so long a time may be used at once. Empty: 0.1."
         inputMode="decimal"
         value={burst.value}
@@ -495,7 +508,7 @@ function LimitTo({ volume, onClose, onDone }: FormProps) {
       />
       <TextField
         label="Weight"
-        error={share !== null && Number.isInteger(share) ? null : "Write a whole number."}
+        error={share === null ? "Write a whole number." : null}
         hint="Its share of the storage, compared with other volumes on the same. Empty: 100."
         inputMode="numeric"
         value={weight.value}
@@ -503,7 +516,7 @@ function LimitTo({ volume, onClose, onDone }: FormProps) {
       />
       <TextField
         label="Latency target, in milliseconds"
-        error={ms === null ? "Write a number." : null}
+        error={microseconds === null ? "Write a number with three decimals at most." : null}
         hint="Volumes on the same storage without a target give way if its requests take longer there. Empty: none."
         inputMode="decimal"
         value={target.value}

@@ -84,6 +84,59 @@ fn snapshots_are_listed() {
     }
 }
 
+/// Prints two snapshots of each volume that it is asked about, later ones of all behind the others.
+const TWO_OF_EACH: &str = r#"shift 11
+for n in 1 2; do for v in "$@"; do printf '%s@s%s\t%s\t0\t%s%s\n' "$v" $n $n 7 $n; done; done"#;
+
+fn volumes(count: usize) -> Vec<Dataset> {
+    (0..count).map(|n| Dataset::new(&format!("tank/v{n}")).expect("a name")).collect()
+}
+
+#[test]
+fn snapshots_of_many_volumes_are_listed_by_few_commands() {
+    let fake = Fake::new(TWO_OF_EACH, LIMIT);
+    let all = volumes(300);
+    let found = fake.zfs.snapshots_of(&all);
+    assert_eq!(fake.calls().matches("<list>").count(), 3, "128, 128 and 44");
+    assert_eq!(found.len(), 300);
+    for volume in &all {
+        let known = found[volume].as_ref().expect("it is listed");
+        let names: Vec<&str> = known.iter().map(|one| one.name.as_str()).collect();
+        assert_eq!(names, ["s1", "s2"], "{volume}");
+    }
+    assert!(fake.zfs.snapshots_of(&[]).is_empty());
+    let none = Fake::new("", LIMIT).zfs.snapshots_of(&all[..2]);
+    assert!(none.len() == 2 && none.values().all(|one| one.as_ref().is_ok_and(Vec::is_empty)));
+}
+
+#[test]
+fn a_volume_that_is_not_there_hides_no_other() {
+    // As zfs does: it lists the others, and fails.
+    let script = format!(
+        "{TWO_OF_EACH}\ncase \"$*\" in *v7*) echo \"cannot open 'tank/v7'\" >&2; exit 1;; esac"
+    );
+    let fake = Fake::new(&script, LIMIT);
+    let all = volumes(200);
+    let found = fake.zfs.snapshots_of(&all);
+    // They are asked about alone.
+    assert!(all[..128].iter().all(|volume| !found.contains_key(volume)));
+    assert!(all[128..].iter().all(|volume| found[volume].is_ok()));
+    assert_eq!(fake.zfs.snapshots(&all[6]).expect("it is there").len(), 2);
+    // Nor does an answer about another volume count.
+    let odd = Fake::new("printf 'tank/other@a\\t1\\t1\\t1\\n'", LIMIT);
+    assert!(odd.zfs.snapshots_of(&all[..2]).is_empty());
+}
+
+#[test]
+fn a_pool_that_hangs_is_waited_for_once() {
+    let fake = Fake::new("exec sleep 20", Duration::from_millis(200));
+    let all = volumes(300);
+    let found = fake.zfs.snapshots_of(&all);
+    assert_eq!(fake.calls().matches("<list>").count(), 1);
+    let hangs = |one: &Result<_, ZfsError>| matches!(one, Err(ZfsError::Hangs { .. }));
+    assert!(all.iter().all(|volume| hangs(&found[volume])));
+}
+
 #[test]
 fn what_the_command_says_is_in_the_error() {
     let fake = Fake::new("echo \"cannot open 'tank': no such pool\" >&2\necho >&2; exit 1", LIMIT);
@@ -163,6 +216,7 @@ fn nothing_is_run_for_another_process_but_what_the_functions_run() {
         &["clone", "tank/vm@a", "tank/copy"],
         &["set", "volsize=1024", "tank/vm"],
         &[&LIST[..], &["tank/vm"]].concat(),
+        &[&LIST[..], &["tank/vm", "tank/other"]].concat(),
     ];
     for arguments in right {
         fake.zfs.run_checked(arguments).unwrap();
@@ -180,6 +234,9 @@ fn nothing_is_run_for_another_process_but_what_the_functions_run() {
         &["set", "volsize=-1", "tank/vm"],
         &["set", "mountpoint=/etc", "tank/vm"],
         &["send", "tank/vm@a"],
+        &LIST,
+        &[&LIST[..], &["tank/vm", "-r"]].concat(),
+        &[&LIST[..], &["tank/vm"; AT_ONCE + 1]].concat(),
     ];
     for arguments in wrong {
         let refused = fake.zfs.run_checked(arguments);

@@ -57,13 +57,9 @@ impl Engine {
     /// Counts a command that is about to be answered.
     fn count(&mut self, id: OperationId) {
         let task = &self.local.exec.operations[id];
-        let failed = task.requests.is_failed();
-        let bytes =
-            if failed { 0 } else { task.command.transfer.data_in + task.command.transfer.data_out };
+        let bytes = task.command.transfer.data_in + task.command.transfer.data_out;
         let now = self.answered.unwrap_or_else(|| lunet_os::time::since(self.core.started));
-        let elapsed = now.saturating_sub(task.started);
-        let count = &mut self.local.exec.storage.volumes[task.requests.volume].count;
-        count.record(task.kind, bytes, elapsed.as_micros() as u64, failed);
+        self.local.exec.count_answer(id, bytes, now);
     }
 }
 

@@ -23,6 +23,7 @@ use lunet_gateway::{
 use lunet_iscsi::Through;
 use lunet_iscsi::target::Asked;
 use lunet_os::sync::Mutex;
+pub use lunet_relay::{Execution, GroupRequest, TakesRequests};
 use lunet_reservations::Registrant;
 use lunet_scsi::alua::{Alua, SharedGroup, SharedGroups, SharedState};
 use lunet_scsi::reserve::{self, FAMILY, TargetPort};
@@ -36,9 +37,7 @@ pub use self::relay::{
     RelayNews, RelayRequest, Relayed, Relays, Ways, accounts, algorithms, credentials,
 };
 use self::request::Prepared;
-pub use self::request::{
-    Body, Execution, FAMILIES, GroupRequest, Said, TakesRequests, naa_of, report, volume_of,
-};
+pub use self::request::{Body, FAMILIES, Said, naa_of, report, volume_of};
 use crate::Handle;
 use crate::connection::{Conn, Pdus};
 use crate::message::Message;

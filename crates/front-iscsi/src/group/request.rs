@@ -3,6 +3,7 @@
 use std::sync::{Arc, PoisonError};
 
 use lunet_gateway::{Answer, MAX_BODY, Record, Reserved};
+use lunet_relay::{Execution, GroupRequest};
 use lunet_reservations::{HOST, Registrant, Reservations, Saved};
 use lunet_scsi::reserve::{FAMILY, NexusId, Outcome, Port, Request};
 use lunet_scsi::{Action, ParameterKind, Parameters, Reply, SenseFormat, Unit, status};
@@ -14,27 +15,6 @@ use super::{GroupError, GroupHandle, Order, volumes_of};
 use crate::keeper::aborts;
 use crate::message::{Message, Preempted, is_initiator};
 use crate::world::ScsiVolume;
-
-/// A command of an initiator here, which waits for [`GroupHandle::answer`].
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum GroupRequest {
-    /// PERSISTENT RESERVE OUT, or what is to be [kept](super::Keep), by its number: [`Input::Reserve`](lunet_gateway::Input::Reserve).
-    Reserve(u64, Vec<u8>),
-    /// PERSISTENT RESERVE IN, by its number: [`Input::Report`](lunet_gateway::Input::Report).
-    Report(u64),
-}
-
-/// Takes the requests of a group's initiators. Shards call it: it must not block.
-pub type TakesRequests = Arc<dyn Fn(GroupRequest) + Send + Sync>;
-
-/// What [`GroupHandle::execute`] has done on a copy, for [`Input::Executed`](lunet_gateway::Input::Executed).
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Execution {
-    /// The volume by its NAA designator, and its reservations as they are to be; `None`: nothing changes.
-    pub reserved: Option<([u8; 16], Reserved)>,
-    /// The answer.
-    pub answer: Vec<u8>,
-}
 
 /// The protocols whose registrants a record may have: nexuses, and hosts of NVMe.
 pub const FAMILIES: [&str; 2] = [FAMILY, HOST];

@@ -2,7 +2,7 @@
 
 use lunet_nvme::command::Completion;
 use lunet_nvme::status::Status;
-use lunet_volume::{Face, Failure, Kind, OperationId, Plain, VolumeId, Work};
+use lunet_volume::{Face, Failure, OperationId, Plain, VolumeId, Work};
 
 use super::Engine;
 use super::task::{Job, Owner, status};
@@ -85,13 +85,8 @@ impl<Fc: Face> Engine<Fc> {
 
     /// Counts a command that is about to be answered.
     fn count(&mut self, id: OperationId) {
-        let task = &self.local.exec.operations[id];
-        let failed = task.requests.is_failed();
-        let bytes = if failed { 0 } else { task.command.bytes };
+        let bytes = self.local.exec.operations[id].command.bytes;
         let now = self.answered.unwrap_or_else(|| lunet_os::time::since(self.core.started));
-        let elapsed = now.saturating_sub(task.started);
-        let (kind, volume): (Kind, _) = (task.kind, task.requests.volume);
-        let count = &mut self.local.exec.storage.volumes[volume].count;
-        count.record(kind, bytes, elapsed.as_micros() as u64, failed);
+        self.local.exec.count_answer(id, bytes, now);
     }
 }

@@ -26,15 +26,15 @@ use lunet_relay::Ways;
 use lunet_server::part::Part;
 use lunet_volume::{Face, Volume, VolumeId};
 
+pub use lunet_relay::{Execution, GroupRequest, TakesRequests};
+
 pub use self::link::{Gated, Good, Relay};
 pub use self::relay::{
     Answered, ENTRIES, EXCHANGE, HASH, News, Nvme, RelayFor, RelayNews, RelayRequest, Relayed,
     RelayedPart, Relays, names, secrets,
 };
 use self::request::Prepared;
-pub use self::request::{
-    Body, Execution, GroupRequest, Said, TakesRequests, busy, report, volume_of,
-};
+pub use self::request::{Body, Said, busy, report, volume_of};
 use crate::Handle;
 use crate::message::Message;
 use crate::world::World;

@@ -8,6 +8,7 @@ use lunet_nvme::command::{
 };
 use lunet_nvme::reservation::Report;
 use lunet_nvme::status::Status;
+use lunet_relay::{Execution, GroupRequest};
 use lunet_reservations::{Event, HOST, Registrant, Reservations, Saved};
 use lunet_server::part::Part;
 use lunet_volume::{Face, Volume, VolumeId};
@@ -15,27 +16,6 @@ use lunet_volume::{Face, Volume, VolumeId};
 use super::{GroupHandle, Order};
 use crate::message::{Message, Preempted};
 use crate::reservations::{self, Change, Wish, told};
-
-/// A command of a host here, which waits for [`GroupHandle::answer`].
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum GroupRequest {
-    /// A change, by its number: [`Input::Reserve`](lunet_gateway::Input::Reserve).
-    Reserve(u64, Vec<u8>),
-    /// A report, by its number: [`Input::Report`](lunet_gateway::Input::Report).
-    Report(u64),
-}
-
-/// Takes the requests of a group's hosts. Shards call it: it must not block.
-pub type TakesRequests = Arc<dyn Fn(GroupRequest) + Send + Sync>;
-
-/// What [`GroupHandle::execute`] has done on a copy, for [`Input::Executed`](lunet_gateway::Input::Executed).
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Execution {
-    /// The volume as the record calls it, and its reservations as they are to be; `None`: nothing changes.
-    pub reserved: Option<([u8; 16], Reserved)>,
-    /// The answer, for whoever forwarded the request.
-    pub answer: Vec<u8>,
-}
 
 /// A change on its way to the owner.
 pub struct Body {

@@ -18,11 +18,10 @@ use std::time::{Duration, Instant};
 use lunet_api::Stats;
 use lunet_client::iscsi::{Initiator, Target};
 use lunet_client::{Outcome, Plan, Workload};
+use lunet_os::cpus::{self, Cpus};
 use rustix::process::{Pid, Signal, kill_process};
-use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
 
 use super::Refused;
-use super::cpus::Cpus;
 use crate::control::Client;
 
 const TARGET: &str = "iqn.2026-11.local.lunet:bench-scale";
@@ -353,7 +352,7 @@ impl Server {
         command.arg("serve").arg("--data").arg(folder).arg("--config").arg(&config);
         command.args(["--listen-control", "none"]);
         command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::null());
-        on(processors, || command.spawn())
+        cpus::on(processors, || command.spawn())
     }
 
     /// Waits until it serves; the volume's address.
@@ -397,20 +396,6 @@ impl Drop for Server {
         let _ = self.child.wait();
         let _ = fs::remove_dir_all(&self.folder);
     }
-}
-
-/// Starts something on these processors only, if any are named.
-fn on<T>(processors: &[usize], start: impl FnOnce() -> io::Result<T>) -> io::Result<T> {
-    if processors.is_empty() {
-        return start();
-    }
-    let before = sched_getaffinity(None)?;
-    let mut set = CpuSet::new();
-    processors.iter().for_each(|cpu| set.set(*cpu));
-    sched_setaffinity(None, &set)?;
-    let started = start();
-    sched_setaffinity(None, &before)?;
-    started
 }
 
 /// perf(1), which counts the cache misses of the server.

@@ -5,7 +5,6 @@
 //! |---|---|
 //! | `given` | what the caller names |
 //! | `scale` | shorter, smaller, without writes |
-//! | `cpus` | where the load is made |
 //! | `look` | whether it may be written to |
 //! | `remote` | LUNs and namespaces, whatever protocol leads to them |
 //! | `served` | one of them as a target of the runner |
@@ -21,7 +20,6 @@ mod after;
 mod ceilings;
 mod control;
 mod convert;
-pub mod cpus;
 pub mod curve;
 mod extras;
 pub mod given;
@@ -43,9 +41,9 @@ use lunet_bench::model::{Ceiling, Command, Fact, Machine, Results, SCHEMA, Secti
 use lunet_bench::profiles::Profile;
 use lunet_bench::runner::{self, Generator, Local};
 use lunet_bench::system::{self, Root};
+use lunet_os::cpus::Cpus;
 
 use self::control::Control;
-use self::cpus::Cpus;
 use self::given::Given;
 use self::look::Looked;
 use self::remote::Logins;

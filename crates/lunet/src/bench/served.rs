@@ -11,10 +11,10 @@ use lunet_bench::model::{self, Pattern, Role, Run, Sync, Workload};
 use lunet_bench::runner::Generator;
 use lunet_bench::system::{Root, Usage, Watch};
 use lunet_client::{BlockSize, Order, Outcome, Rate, Stage};
+use lunet_os::cpus::Cpus;
 
 use super::control::Control;
 use super::convert;
-use super::cpus::Cpus;
 use super::remote::{Logins, Remote, Unit};
 
 /// How often it is told how far a run is.

@@ -6,7 +6,8 @@ use std::process::ExitCode;
 use anyhow::{Result, bail};
 use clap::{Args, Subcommand, ValueEnum};
 use lunet::control::Client;
-use lunet::{config, tables, units};
+use lunet::units::{self, Grain};
+use lunet::{config, tables};
 use lunet_api::{Change, NewVolume, VolumeLimits};
 
 use super::{Ask, Forced, Sure, answer, complete, width};
@@ -373,14 +374,12 @@ fn target(text: &str) -> Result<u64, String> {
     if text == "none" {
         return Ok(0);
     }
-    let time = units::parse_duration(text).map_err(|error| error.to_string())?;
-    u64::try_from(time.as_micros()).map_err(|_| "that is too long".to_owned())
+    Ok(units::parse_whole(text, Grain::Microsecond)?)
 }
 
 /// In milliseconds.
 fn burst(text: &str) -> Result<u64, String> {
-    let time = units::parse_duration(text).map_err(|error| error.to_string())?;
-    u64::try_from(time.as_millis()).map_err(|_| "that is too long".to_owned())
+    Ok(units::parse_whole(text, Grain::Millisecond)?)
 }
 
 /// The size of a volume. A number alone is one of bytes, which few mean.
@@ -407,7 +406,7 @@ fn with_snapshot(text: &str) -> Result<(String, String), String> {
 
 #[cfg(test)]
 mod tests {
-    use super::volume_size;
+    use super::{burst, target, volume_size};
 
     #[test]
     fn a_number_alone_is_asked_about() {
@@ -416,5 +415,16 @@ mod tests {
         assert!(volume_size("10").unwrap_err().ends_with("did you mean 10GiB?"));
         assert!(volume_size("10B").unwrap_err().ends_with("has 512 bytes"));
         assert!(volume_size("-5G").unwrap_err().contains("sizes are positive"));
+    }
+
+    #[test]
+    fn times_are_kept_or_refused() {
+        assert_eq!((burst("12ms"), target("1.5ms")), (Ok(12), Ok(1500)));
+        for (error, unit) in
+            [(burst("12345us"), "milliseconds"), (target("1500ns"), "microseconds")]
+        {
+            let error = error.expect_err("it would be rounded");
+            assert!(error.contains(&format!("write whole {unit}")), "{error}");
+        }
     }
 }

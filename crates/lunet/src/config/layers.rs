@@ -113,7 +113,7 @@ fn range(table: &Section<'_>, mistakes: &mut Mistakes) -> Option<Range<u64>> {
 }
 
 fn which(table: &Section<'_>, mistakes: &mut Mistakes) -> Which {
-    let part = table.get("share", &share, mistakes);
+    let part = table.get("share", &millionths, mistakes);
     let nth = table.get("nth", &|v| integer(v, 1..=i64::MAX as u64), mistakes);
     match (part, nth) {
         (Some(_), Some(nth)) => {
@@ -121,6 +121,16 @@ fn which(table: &Section<'_>, mistakes: &mut Mistakes) -> Which {
             Which::Nth(nth.value)
         }
         (None, Some(nth)) => Which::Nth(nth.value),
-        (part, None) => Which::Share(part.map_or(ALWAYS, |part| (part.value * 1e6).round() as u32)),
+        (part, None) => Which::Share(part.map_or(ALWAYS, |part| part.value)),
+    }
+}
+
+/// A share of requests, which is kept in millionths.
+fn millionths(value: &DeValue<'_>) -> Result<u32, String> {
+    let wanted = share(value)? * 1e6;
+    // Decimals are not exact in binary.
+    match (wanted - wanted.round()).abs() < 1e-6 {
+        true => Ok(wanted.round() as u32),
+        false => Err("must be a whole number of millionths, as in 0.000001".to_owned()),
     }
 }

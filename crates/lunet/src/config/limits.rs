@@ -8,9 +8,9 @@ use lunet_volume::{ClientRates, Rates};
 use toml::de::DeValue;
 
 use super::mistake::Mistakes;
-use super::reader::{Convert, Section, choice, duration, integer, size, string};
+use super::reader::{Convert, Section, choice, integer, size, string, whole};
 use super::schema;
-use crate::units;
+use crate::units::{self, Grain};
 
 /// Operations each second that a limit can be set to.
 pub const IOPS: RangeInclusive<u64> = 1..=10_000_000;
@@ -133,7 +133,8 @@ pub(super) fn share(table: &Section<'_>, mistakes: &mut Mistakes) -> Share {
     let mut share = Share::default();
     let weight: Convert<'_, Option<NonZeroU32>> =
         &|v| Ok(NonZeroU32::new(integer(v, WEIGHT)? as u32));
-    let target: Convert<'_, Option<Duration>> = &|v| Ok(Some(duration(v, TARGET)?));
+    let target: Convert<'_, Option<Duration>> =
+        &|v| Ok(Some(whole(v, TARGET, Grain::Microsecond)?));
     table.set("weight", &mut share.weight, weight, mistakes);
     table.set("latency-target", &mut share.target, target, mistakes);
     share
@@ -146,7 +147,7 @@ pub(super) fn rates(table: &Section<'_>, mistakes: &mut Mistakes) -> Rates {
     let bytes: Convert<'_, Option<NonZeroU64>> = &|v| Ok(NonZeroU64::new(bandwidth(v)?));
     table.set("iops", &mut rates.iops, iops, mistakes);
     table.set("bandwidth", &mut rates.bandwidth, bytes, mistakes);
-    let burst = table.get("burst", &|v| duration(v, BURST), mistakes);
+    let burst = table.get("burst", &|v| whole(v, BURST, Grain::Millisecond), mistakes);
     if let Some(burst) = burst {
         if ["iops", "bandwidth"].iter().all(|key| table.raw(key).is_none()) {
             let text = "has no meaning without iops or bandwidth";
@@ -216,9 +217,21 @@ mod tests {
             ("bandwidth = '1KiB'", "volumes.a.bandwidth", "from 64 KiB"),
             ("bandwidth = 'fast'", "volumes.a.bandwidth", ""),
             ("iops = 1\nburst = '1ms'", "volumes.a.burst", "from 10 ms"),
+            ("iops = 1\nburst = '12345us'", "volumes.a.burst", "finer than a millisecond"),
             ("burst = '1s'", "volumes.a.burst", "has no meaning without"),
             ("weight = 1001", "volumes.a.weight", "from 1 to 1000"),
             ("latency-target = '1us'", "volumes.a.latency-target", "from 100 us"),
+            ("latency-target = '123456ns'", "volumes.a.latency-target", "finer than a microsecond"),
+            (
+                "[[limit]]\neach = 'session'\niops = 1\nburst = '1s1'",
+                "limit[0].burst",
+                "is not a duration",
+            ),
+            (
+                "[[limit]]\neach = 'session'\niops = 1\nburst = '10.5ms'",
+                "limit[0].burst",
+                "finer than a millisecond",
+            ),
             ("[[limit]]\niops = 1", "limit[0].each", "is missing"),
             ("[[limit]]\neach = 'session'", "limit[0]", "iops or bandwidth"),
             ("[[limit]]\neach = 'all'\niops = 1", "limit[0].each", "must be one of"),

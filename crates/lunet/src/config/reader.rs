@@ -8,7 +8,7 @@ use toml::de::{DeTable, DeValue};
 
 use super::mistake::Mistakes;
 use super::schema::{self, Table, nearest};
-use crate::units;
+use crate::units::{self, Grain};
 
 /// So many keys of a table are named where none looks like the wrong one.
 const FEW: usize = 12;
@@ -223,6 +223,17 @@ pub(crate) fn duration(
     }
     let (least, most) = (units::duration(*range.start()), units::duration(*range.end()));
     Err(format!("must be from {least} to {most}"))
+}
+
+/// A duration within bounds that the API tells of in whole units.
+pub(crate) fn whole(
+    value: &DeValue<'_>,
+    range: RangeInclusive<Duration>,
+    grain: Grain,
+) -> Result<Duration, String> {
+    let time = duration(value, range)?;
+    value.as_str().map_or(Ok(0), |text| units::parse_whole(text, grain))?;
+    Ok(time)
 }
 
 /// One of some words; gives the value that belongs to it.

@@ -189,11 +189,24 @@ pub(super) fn server(top: &Section<'_>, mistakes: &mut Mistakes) -> Server {
     out
 }
 
+/// A length in login negotiation.
+fn length(value: &DeValue<'_>) -> Result<u32, String> {
+    const MOST: u64 = 16 << 20;
+    match size(value, 512..=MOST)? {
+        // People write 16 MiB, which is just beyond what the protocol can express.
+        MOST => Ok(MAX_LENGTH as u32),
+        bytes if bytes > MAX_LENGTH => {
+            let most = MAX_LENGTH >> 10;
+            Err(format!("must be {most}KiB at most, which is what 16MiB stands for"))
+        }
+        bytes => Ok(bytes as u32),
+    }
+}
+
 pub(super) fn iscsi(top: &Section<'_>, mistakes: &mut Mistakes) -> Iscsi {
     let mut out = Iscsi::default();
     let Some(table) = top_table(top, "iscsi", &schema::ISCSI, mistakes) else { return out };
-    // People write 16 MiB, which is just beyond what the protocol can express.
-    let length: Convert<'_, u32> = &|v| size(v, 512..=16 << 20).map(|n| n.min(MAX_LENGTH) as u32);
+    let length: Convert<'_, u32> = &length;
     let segment = "max-recv-data-segment-length";
     table.set(segment, &mut out.max_recv_data_segment_length, length, mistakes);
     table.set("max-burst-length", &mut out.max_burst_length, length, mistakes);

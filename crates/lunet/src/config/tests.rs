@@ -206,6 +206,9 @@ fn values_of_the_wrong_type_or_range_are_named() {
 fn lengths_of_16_mib_are_taken_as_the_largest_that_fits() {
     let config = check(&with("[iscsi]\nmax-burst-length = \"16MiB\"")).expect("right");
     assert_eq!(config.iscsi.max_burst_length, (16 << 20) - 1024);
+    let beyond = with("[iscsi]\nmax-burst-length = 16776704");
+    let mistakes = check(&beyond).expect_err("it would be another length");
+    assert!(mistakes[0].text.contains("16383KiB at most, which is what 16MiB"), "{mistakes:?}");
 }
 
 #[test]
@@ -403,6 +406,7 @@ fn a_layer_does_one_thing() {
         ("[{ fault = 'write', errno = 'EWHAT' }]", ".errno", "must be one of \"EIO\""),
         ("[{ fault = 'write', spread = '1ms' }]", ".spread", "it belongs to delay"),
         ("[{ hang = 'write', share = 1.5 }]", ".share", "from 0.0 to 1.0"),
+        ("[{ hang = 'write', share = 0.0000001 }]", ".share", "a whole number of millionths"),
         ("[{ hang = 'write', share = 0.5, nth = 1 }]", ".nth", "contradicts share"),
         ("[{ hang = 'write', nth = 0 }]", ".nth", "from 1"),
         ("[{ hang = 'write', from = 4096, to = 4096 }]", ".to", "larger than from"),

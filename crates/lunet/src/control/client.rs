@@ -217,7 +217,8 @@ fn exchange(stream: &mut UnixStream, request: &Request) -> io::Result<Zeroizing<
     let deadline = Instant::now() + time;
     // A server that turns us away has closed its end, and its answer is there to be read.
     match line::send(stream, line::of(&Call::new(request))?, deadline) {
-        Err(error) if error.kind() == ErrorKind::BrokenPipe => {}
+        Err(error)
+            if matches!(error.kind(), ErrorKind::BrokenPipe | ErrorKind::ConnectionReset) => {}
         sent => sent?,
     }
     line::receive(stream, MOST, deadline)

@@ -14,6 +14,8 @@ use std::time::{Duration, Instant};
 use lunet_api::{Answer, Code, Reply, Request, TOO_MANY, read_call};
 use rustix::event::{EventfdFlags, PollFd, PollFlags, eventfd, poll};
 use rustix::fs::{FlockOperation, Mode, XattrFlags, fchmod, flock, setxattr};
+use rustix::io::Errno;
+use rustix::process::{Resource, getrlimit};
 use socket2::{Domain, SockAddr, Socket, Type};
 
 use super::seats::{OF_USER, Seat, Seats, Taken};
@@ -240,9 +242,56 @@ fn clear(path: &Path) -> Result<(), Error> {
     }
 }
 
+/// A descriptor that is closed where no other is free, so that the client who comes then can be told.
+#[derive(Default)]
+struct Spare(Option<OwnedFd>);
+
+impl Spare {
+    /// Opens one if there is none. Best effort: what is missing is looked for before each client.
+    fn open(&mut self) {
+        if self.0.is_none() {
+            self.0 = eventfd(0, EventfdFlags::CLOEXEC).ok();
+        }
+    }
+
+    /// Takes the next client in its place, and turns it away. False if that was no use.
+    fn turn_away(&mut self, listener: &UnixListener, error: &io::Error) -> bool {
+        let Some(why) = shortage(error) else { return false };
+        self.0 = None;
+        let accepted = listener.accept();
+        if let Ok((stream, _)) = &accepted {
+            refuse(stream, why);
+        }
+        accepted.is_ok()
+    }
+}
+
+/// What a client is told for whom no descriptor is left; `None` for other errors.
+fn shortage(error: &io::Error) -> Option<lunet_api::Error> {
+    let (message, fix) = match Errno::from_io_error(error)? {
+        Errno::MFILE => {
+            let most = getrlimit(Resource::Nofile).current;
+            let most = most.map_or_else(String::new, |most| format!(" of {most}"));
+            (
+                format!(
+                    "lunet has no descriptor left to answer with: connections and volumes have all{most} that it may have open"
+                ),
+                "log initiators out, or raise the limit (`LimitNOFILE=` of the service, `ulimit -n` before `lunet serve`) and restart lunet",
+            )
+        }
+        Errno::NFILE => (
+            "lunet cannot answer: this machine has no descriptor left for any program".to_owned(),
+            "end programs that have many files open, or raise it by `sysctl fs.file-max`",
+        ),
+        _ => return None,
+    };
+    Some(lunet_api::Error::new(Code::Failed, message).fix(fix))
+}
+
 fn accept(listener: &UnixListener, end: &OwnedFd, source: &Arc<dyn Source>) {
-    let seats = Arc::new(Seats::default());
+    let (seats, mut spare) = (Arc::new(Seats::default()), Spare::default());
     loop {
+        spare.open();
         let mut both = [PollFd::new(listener, PollFlags::IN), PollFd::new(end, PollFlags::IN)];
         let polled = poll(&mut both, None);
         if !both[1].revents().is_empty() {
@@ -253,8 +302,10 @@ fn accept(listener: &UnixListener, end: &OwnedFd, source: &Arc<dyn Source>) {
         let stream = match accepted {
             Ok((stream, _)) => stream,
             Err(error) if error.kind() == ErrorKind::WouldBlock => continue,
-            Err(_) => {
-                thread::sleep(PAUSE);
+            Err(error) => {
+                if !spare.turn_away(listener, &error) {
+                    thread::sleep(PAUSE);
+                }
                 continue;
             }
         };
@@ -269,20 +320,28 @@ fn accept(listener: &UnixListener, end: &OwnedFd, source: &Arc<dyn Source>) {
 /// Lets a client in, or turns it away, or one that has not asked yet in its place.
 fn admit(stream: &UnixStream, seats: &Arc<Seats>) -> Option<(Asker, Seat)> {
     let Ok(who) = Asker::of(stream) else {
-        refuse(stream, Code::Failed, "the kernel does not say who asks");
+        let error = lunet_api::Error::new(Code::Failed, "the kernel does not say who asks");
+        refuse(stream, error.fix("try again"));
         return None;
     };
-    // Without a copy the stream is dropped, and the client sees the end of it.
-    match seats.take(who.uid, stream.try_clone().ok()?) {
+    let copy = match stream.try_clone() {
+        Ok(copy) => copy,
+        // Without a copy the stream is dropped, and the client sees the end of it.
+        Err(error) => {
+            shortage(&error).into_iter().for_each(|why| refuse(stream, why));
+            return None;
+        }
+    };
+    match seats.take(who.uid, copy) {
         Taken::Free(seat) => Some((who, seat)),
         Taken::InPlaceOf(other, seat) => {
-            refuse(&other, Code::TooManyClients, TOO_MANY);
+            refuse(&other, too_many());
             // Its thread is done with it.
             let _ = other.shutdown(Shutdown::Both);
             Some((who, seat))
         }
         Taken::None => {
-            refuse(stream, Code::TooManyClients, TOO_MANY);
+            refuse(stream, too_many());
             None
         }
     }
@@ -307,9 +366,12 @@ fn serve(stream: UnixStream, who: Asker, seat: &Seat, source: &dyn Source) {
     send(&stream, &reply, Instant::now() + TIME);
 }
 
+fn too_many() -> lunet_api::Error {
+    lunet_api::Error::new(Code::TooManyClients, TOO_MANY).fix("try again")
+}
+
 /// Turns a client away. What it asks was not read, so its version is not known.
-fn refuse(stream: &UnixStream, code: Code, why: &str) {
-    let error = lunet_api::Error::new(code, why).fix("try again");
+fn refuse(stream: &UnixStream, error: lunet_api::Error) {
     // A new socket takes these few bytes at once; the limit is for the case that it does not.
     send(stream, &Reply::unread(error), Instant::now() + PAUSE);
 }

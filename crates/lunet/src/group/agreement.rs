@@ -42,7 +42,10 @@ impl Expected {
         }
         let own = port(self.gateway);
         if !record.ports.contains(&own) {
-            return Err(format!("it has no gateway {}", self.gateway));
+            return Err(format!(
+                "it has no gateway {} (`lunet group grow` at its owner adds it)",
+                self.gateway
+            ));
         }
         let kept = &record.contents.volumes;
         let images = |all: Vec<String>| all.join(", ");
@@ -215,7 +218,7 @@ mod tests {
             Expected::new(config, &config.groups[0]).agrees(record).unwrap_err()
         };
         let few = record_of(&config, &config.groups[0], &machine, [7; 32], 1);
-        assert_eq!(why(&config, &few), "it has no gateway 2");
+        assert!(why(&config, &few).starts_with("it has no gateway 2 (`lunet group grow`"));
         let mut other = record.clone();
         other.contents.volumes.reverse();
         assert_eq!(why(&config, &other), "its images are p/n/b, p/a, and here p/a, p/n/b");

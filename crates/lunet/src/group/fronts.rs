@@ -4,13 +4,12 @@ use std::sync::mpsc::sync_channel;
 use std::sync::{Arc, PoisonError};
 
 use anyhow::{Context, Result};
-use lunet_front_iscsi::{FAMILIES, GroupRequest, Keep, LogicalUnit};
-use lunet_front_nvme::{GroupRequest as NvmeRequest, Members, busy_answer};
-use lunet_gateway::{
-    Access, Answer, Attention, Gate, GatewayId, Port, Record, Registered, Reserved,
-};
+use lunet_front_iscsi::{FAMILIES, Keep, LogicalUnit};
+use lunet_front_nvme::{Members, busy_answer};
+use lunet_gateway::{Access, Answer, Attention, Gate, GatewayId, Port, Record, Registered};
 use lunet_group::Handle;
 use lunet_os::sync::Mutex;
+use lunet_relay::{Execution, GroupRequest};
 use lunet_server::part::Part;
 
 use super::relay;
@@ -25,26 +24,6 @@ fn wait(order: impl FnOnce(Box<dyn FnOnce() + Send + Sync>)) {
     }));
     // Without a sender the order was given up.
     let _ = done.recv();
-}
-
-/// What a request on reservations has done on a copy.
-pub(super) struct Execution {
-    /// The volume by its NAA designator, and its reservations as they are to be; `None`: nothing changes.
-    pub(super) reserved: Option<([u8; 16], Reserved)>,
-    /// The answer, for whoever forwarded the request.
-    pub(super) answer: Vec<u8>,
-}
-
-impl From<lunet_front_iscsi::Execution> for Execution {
-    fn from(done: lunet_front_iscsi::Execution) -> Self {
-        Self { reserved: done.reserved, answer: done.answer }
-    }
-}
-
-impl From<lunet_front_nvme::Execution> for Execution {
-    fn from(done: lunet_front_nvme::Execution) -> Self {
-        Self { reserved: done.reserved, answer: done.answer }
-    }
 }
 
 /// Who executes the change of reservations that is under way.
@@ -99,19 +78,17 @@ impl Fronts {
     /// Requests on reservations go to the group's thread from now on. Those of NVMe have odd numbers there, as both count
     /// from one.
     pub(super) fn take_requests(&self, thread: &Handle) {
-        let own = thread.clone();
-        let takes = move |request| match request {
-            GroupRequest::Reserve(id, body) => own.reserve(id << 1, body),
-            GroupRequest::Report(id) => own.report(id << 1),
+        let takes = |protocol: u64| {
+            let thread = thread.clone();
+            move |request| match request {
+                GroupRequest::Reserve(id, body) => thread.reserve(id << 1 | protocol, body),
+                GroupRequest::Report(id) => thread.report(id << 1 | protocol),
+            }
         };
-        wait(|done| self.iscsi.take_requests(takes, done));
-        let Some(nvme) = &self.nvme else { return };
-        let own = thread.clone();
-        let takes = move |request| match request {
-            NvmeRequest::Reserve(id, body) => own.reserve(id << 1 | 1, body),
-            NvmeRequest::Report(id) => own.report(id << 1 | 1),
-        };
-        wait(|done| nvme.take_requests(takes, done));
+        wait(|done| self.iscsi.take_requests(takes(0), done));
+        if let Some(nvme) = &self.nvme {
+            wait(|done| nvme.take_requests(takes(1), done));
+        }
     }
 
     /// Commands are passed on that way from now on.
@@ -200,7 +177,7 @@ impl Fronts {
         let Some(nvme) = &self.nvme else {
             return match of_nvme {
                 Some(_) => done(Execution { reserved: None, answer: busy_answer() }),
-                None => self.iscsi.execute(body, move |executed| done(executed.into())),
+                None => self.iscsi.execute(body, done),
             };
         };
         let executed: Arc<Mutex<Option<Execution>>> = Arc::default();
@@ -220,13 +197,13 @@ impl Fronts {
         if let Some(naa) = of_nvme {
             self.changing = Some(Changing::Nvme(naa));
             self.iscsi.hold(naa, move || drop(held));
-            return nvme.execute(body, move |done| keep(done.into()));
+            return nvme.execute(body, keep);
         }
         if let Some(naa) = lunet_front_iscsi::volume_of(body) {
             self.changing = Some(Changing::Iscsi(naa));
             nvme.hold(naa, move || drop(held));
         }
-        self.iscsi.execute(body, move |done| keep(done.into()));
+        self.iscsi.execute(body, keep);
     }
 
     /// What was executed takes effect.

@@ -123,17 +123,22 @@ impl Jobs {
         match answer.recv_timeout(MARKED) {
             Ok(Answer::Body(body)) if body == [1] => Ok(true),
             Ok(Answer::Body(_)) => {
-                bail!("the volume is being sanitized or formatted, or was not to the end")
+                bail!(
+                    "the volume is being sanitized or formatted, or was not to the end: have a host let that end, or repeat it"
+                )
             }
             Ok(_) => Ok(false),
-            Err(RecvTimeoutError::Disconnected) => bail!("this gateway owns the group no more"),
+            Err(RecvTimeoutError::Disconnected) => bail!("{NO_OWNER}: {ELSEWHERE}"),
             Err(RecvTimeoutError::Timeout) => {
                 self.given_up(id);
-                bail!("the cluster has not answered")
+                bail!("the cluster has not answered: `ceph -s` says why; try again when it does")
             }
         }
     }
 }
+
+const NO_OWNER: &str = "this gateway owns the group no more";
+const ELSEWHERE: &str = "try again when `lunet group list` shows an owner";
 
 /// This server as the owner of a group, for one job.
 pub(super) struct Work {
@@ -145,7 +150,9 @@ pub(super) struct Work {
 impl Work {
     fn naa(&self, image: &str) -> Result<[u8; 16]> {
         let kept = self.contents.lock().unwrap_or_else(PoisonError::into_inner);
-        kept.naa(image).ok_or_else(|| anyhow!("the group has no image {image} any more"))
+        kept.naa(image).ok_or_else(|| {
+            anyhow!("the group has no image {image} any more: `lunet group list` shows its volumes")
+        })
     }
 }
 
@@ -170,7 +177,7 @@ impl Owner for Work {
         while !self.jobs.ask(&self.thread, marking)? {
             if lunet_os::time::now() >= until {
                 bail!(
-                    "the record of the group is being changed all the time, or this gateway owns the group no more"
+                    "the record of the group is being changed all the time, or {NO_OWNER}: {ELSEWHERE}"
                 );
             }
             lunet_os::thread::sleep(AGAIN);

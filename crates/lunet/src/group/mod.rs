@@ -355,7 +355,8 @@ impl Groups {
             let is_there = known == Some(GatewayId(owner));
             // Whoever is to take over looks whether it is the owner still, and who has no connection knows of nobody.
             if is_there && to.is_some() && condition != Condition::Fenced {
-                return refuse(Code::Unsupported, owned(name, owner), "");
+                let next = Refusal::IsOwner.next();
+                return refuse(Code::Unsupported, owned(name, owner), next);
             }
             running.give(order);
             Ok((state, owner, is_there.then_some(epoch)))
@@ -395,7 +396,7 @@ impl Groups {
             Some(one) if one.state == lunet_api::GatewayState::Silent => Refusal::Absent,
             Some(_) => return Ok(()),
         };
-        refuse(told::code_of(&why), format!("group {name} stays where it is: {why}"), "")
+        refuse(told::code_of(&why), format!("group {name} stays where it is: {why}"), why.next())
     }
 
     /// Has a group that this gateway owns have gateways up to this number, and waits a while for that.
@@ -575,7 +576,7 @@ fn end_of(
                 Refusal::Overtaken => format!("{}: {why}", texts.late),
                 _ => format!("{}: {why}", texts.refused),
             };
-            return refuse(told::code_of(why), text, "");
+            return refuse(told::code_of(why), text, why.next());
         }
         drop(state);
         lunet_os::thread::sleep(LOOK);

@@ -10,9 +10,10 @@ use lunet_gateway::{
 };
 use lunet_group::{Drained, Error, Handle, Said, Serving, Status, Storage};
 use lunet_os::sync::Mutex;
+use lunet_relay::Execution;
 
 use super::agreement::Expected;
-use super::fronts::{Execution, Fronts, Relays};
+use super::fronts::{Fronts, Relays};
 use super::jobs::{Jobs, Marking, Work};
 use super::{Ending, REFUSED, State, told};
 use crate::audit::Listener;
@@ -347,7 +348,7 @@ impl Serving for Server {
     }
 
     fn refuse(&mut self, order: Order, refusal: Refusal) {
-        tracing::warn!(group = %self.name, "an order is not carried out ({order:?}): {refusal}");
+        tracing::warn!(group = %self.name, "an order is not carried out ({order:?}): {refusal}: {}", refusal.next());
         let mut state = self.state();
         state.refused.truncate(REFUSED - 1);
         state.refused.push_front((order, refusal));

@@ -4,7 +4,7 @@ use std::sync::mpsc::{Receiver, RecvTimeoutError};
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 
-use anyhow::{Result, anyhow};
+use anyhow::Result;
 use lunet_api::Code;
 use lunet_gateway::{GatewayId, Outcome, Refusal};
 use lunet_group::{Error, Handle, Heard, Said, Shared, Shares};
@@ -65,6 +65,11 @@ pub(super) fn revision(manager: &Manager, group: &str) -> Option<u64> {
     now.plan.shared.iter().find(|one| one.group == group).map(|one| one.revision)
 }
 
+fn gone(group: &str) -> anyhow::Error {
+    let error = lunet_api::Error::new(Code::NotServed, format!("group {group} does not run"));
+    error.fix("`lunet group list` shows what there is: try again when it runs").into()
+}
+
 /// The clusters of the groups that run.
 pub(super) struct Writers(pub(super) Weak<Mutex<Vec<Running>>>);
 
@@ -92,7 +97,7 @@ impl Writers {
         group: &str,
         what: impl FnOnce(&Handle) -> Receiver<Result<T, Error>>,
     ) -> Result<T> {
-        let thread = self.thread(group).ok_or_else(|| anyhow!("group {group} does not run"))?;
+        let thread = self.thread(group).ok_or_else(|| gone(group))?;
         match what(&thread).recv_timeout(WRITE) {
             Ok(Ok(answer)) => Ok(answer),
             Ok(Err(error @ Error::NoClient)) => refuse(
@@ -100,7 +105,11 @@ impl Writers {
                 format!("group {group}: {error}, so its configuration cannot be changed from here"),
                 "`lunet group list` says why",
             ),
-            Ok(Err(error)) => refuse(Code::Failed, format!("group {group}: {error}"), ""),
+            Ok(Err(error)) => refuse(
+                Code::Failed,
+                format!("group {group}: {error}"),
+                "`lunet group list` says more; nothing was changed",
+            ),
             Err(_) => refuse(
                 Code::NotAnswered,
                 format!(
@@ -127,7 +136,7 @@ impl Clusters for Writers {
 
     fn write(&self, shared: &config::Shared) -> Result<()> {
         let (group, revision) = (&shared.group, shared.revision);
-        let thread = self.thread(group).ok_or_else(|| anyhow!("group {group} does not run"))?;
+        let thread = self.thread(group).ok_or_else(|| gone(group))?;
         let fix = format!("`lunet group config {group}` shows it");
         match thread.write_shared(copies::there(shared)).recv_timeout(WRITE) {
             Ok(Ok(())) => {
@@ -164,7 +173,7 @@ impl Clusters for Writers {
     }
 
     fn job(&self, group: &str, body: Vec<u8>, limit: Duration) -> Result<Vec<u8>> {
-        let thread = self.thread(group).ok_or_else(|| anyhow!("group {group} does not run"))?;
+        let thread = self.thread(group).ok_or_else(|| gone(group))?;
         let until = lunet_os::time::now() + PAUSE;
         let outcome = loop {
             let outcome = thread.job(body.clone(), limit).recv_timeout(limit + ASKED);
@@ -181,7 +190,7 @@ impl Clusters for Writers {
             Ok(Outcome::Refused(refusal)) => refuse(
                 Code::NotServed,
                 format!("group {group}: nothing was done: {refusal}"),
-                "`lunet group list` shows who owns it",
+                refusal.next(),
             ),
             Ok(Outcome::Unknown) | Err(RecvTimeoutError::Timeout) => refuse(
                 Code::NotAnswered,
@@ -191,7 +200,8 @@ impl Clusters for Writers {
                 "`lunet group list` shows who owns it, `lunet volume list` and `lunet volume snapshots` what is there",
             ),
             Err(RecvTimeoutError::Disconnected) => {
-                refuse(Code::Failed, format!("group {group} has ended meanwhile"), "")
+                let next = "`lunet group list` shows whether it runs: try again when it does";
+                refuse(Code::Failed, format!("group {group} has ended meanwhile"), next)
             }
         }
     }

@@ -111,7 +111,10 @@ impl Standbys {
             self.seen.iter().copied().filter(|one| !heard.contains(one)).collect();
         (!missing.is_empty()).then(|| {
             let does = if missing.len() == 1 { "was there and does" } else { "were there and do" };
-            format!("{} {does} not answer any more", named(missing, ", "))
+            format!(
+                "{} {does} not answer any more: see whether lunet runs there, and to the network between there and the cluster",
+                named(missing, ", ")
+            )
         })
     }
 }
@@ -121,6 +124,7 @@ pub(super) const fn code_of(why: &Refusal) -> Code {
     match why {
         Refusal::NotReady
         | Refusal::NoClient
+        | Refusal::NoRecord
         | Refusal::Absent
         | Refusal::NoOwner
         | Refusal::Orphaned => Code::NotServed,
@@ -384,7 +388,8 @@ mod tests {
         assert_eq!(standbys.missing(1, &all), None);
         assert!(standbys.heard(&[GatewayId(3)]));
         let why = standbys.missing(1, &all).unwrap();
-        assert_eq!(why, "gateway 2 was there and does not answer any more");
+        let told = "gateway 2 was there and does not answer any more: see whether lunet runs there";
+        assert!(why.starts_with(told), "{why}");
     }
 
     #[test]

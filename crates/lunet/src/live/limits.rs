@@ -109,7 +109,7 @@ impl Manager {
             self.is_latest(shared)?;
         }
         let before = (volume.rates, volume.share);
-        let (rates, share) = (changed(before.0, limits), reshared(before.1, limits));
+        let (rates, share) = (changed(before.0, limits)?, reshared(before.1, limits));
         if (rates, share) == before {
             return Ok(done(format!("volume {name} {} already", told(rates, share))));
         }
@@ -161,7 +161,10 @@ fn check(limits: &VolumeLimits) -> Result<()> {
 }
 
 /// The rates with what becomes different.
-fn changed(before: Rates, limits: &VolumeLimits) -> Rates {
+///
+/// # Errors
+/// There is a burst, and nothing that it is of.
+fn changed(before: Rates, limits: &VolumeLimits) -> Result<Rates> {
     let mut rates = before;
     if let Some(iops) = limits.iops {
         rates.iops = NonZeroU64::new(iops);
@@ -175,9 +178,16 @@ fn changed(before: Rates, limits: &VolumeLimits) -> Rates {
         None => {}
     }
     if !rates.is_limit() {
+        if limits.burst_ms.is_some_and(|burst| burst != 0) {
+            return refuse(
+                Code::Invalid,
+                "a burst has no meaning without a limit of operations or bytes per second",
+                "give --iops or --bandwidth with it",
+            );
+        }
         rates.burst = DEFAULT_BURST;
     }
-    rates
+    Ok(rates)
 }
 
 /// The share with what becomes different.
@@ -201,7 +211,7 @@ pub(super) fn keys_of_new(limits: &VolumeLimits) -> Result<Vec<(&'static str, Va
         return Ok(Vec::new());
     }
     check(limits)?;
-    let all = keys(changed(Rates::default(), limits), reshared(Share::default(), limits));
+    let all = keys(changed(Rates::default(), limits)?, reshared(Share::default(), limits));
     Ok(all.into_iter().filter_map(|(key, value)| Some((key, value?))).collect())
 }
 
@@ -255,5 +265,26 @@ pub(super) fn of(volume: &Volume) -> VolumeLimits {
         burst_ms: rates.is_limit().then_some(rates.burst.as_millis() as u64),
         weight: volume.share.weight.map(|weight| u64::from(weight.get())),
         latency_target_us: volume.share.target.map(|target| target.as_micros() as u64),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_burst_needs_a_rate() {
+        let burst = VolumeLimits { burst_ms: Some(12), ..VolumeLimits::default() };
+        let told = changed(Rates::default(), &burst).expect_err("of nothing").to_string();
+        assert!(told.contains("a burst has no meaning without"), "{told}");
+        assert!(keys_of_new(&burst).is_err(), "nor for a new volume");
+        let limited = Rates { iops: NonZeroU64::new(5), ..Rates::default() };
+        let kept = changed(limited, &burst).expect("it is of 5 IOPS");
+        assert_eq!((kept.iops, kept.burst), (limited.iops, Duration::from_millis(12)));
+        let gone = VolumeLimits { iops: Some(0), ..burst };
+        assert!(changed(limited, &gone).is_err(), "the rate goes, so the burst is of nothing");
+        // The page says 0 for a volume without a limit.
+        let none = VolumeLimits { iops: Some(0), burst_ms: Some(0), ..VolumeLimits::default() };
+        assert_eq!(changed(kept, &none).expect("no limit"), Rates::default());
     }
 }

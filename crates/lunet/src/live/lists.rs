@@ -25,7 +25,7 @@ use zeroize::Zeroizing;
 use super::aside::Aside;
 use super::nvme::hosts_in_words;
 use super::served::{Open, backend};
-use super::snapshots::{self, Directories};
+use super::snapshots::{self, Together};
 use super::{Manager, Served, report};
 use crate::config::access::Source;
 use crate::config::edit::Editor;
@@ -231,13 +231,21 @@ impl Looked {
         }
     }
 
-    fn taken(&self, data: &Path, directories: &mut Directories) -> Taken {
+    #[cfg(feature = "tools")]
+    fn beside(&self) -> Option<&config::Volume> {
+        match self {
+            Self::Beside(volume) => Some(volume),
+            Self::Image(_) => None,
+        }
+    }
+
+    fn taken(&self, data: &Path, together: &mut Together) -> Taken {
         let (bytes, snapshots) = match self {
             Self::Beside(volume) => {
                 let is_file = matches!(volume.backend, Backend::File { .. });
                 let path = volume.path(data).filter(|_| is_file);
                 let file = path.and_then(|path| path.metadata().ok());
-                let snapshots = snapshots::count_beside(data, volume, directories);
+                let snapshots = snapshots::count_beside(data, volume, together);
                 (file.map(|file| file.blocks() * 512), snapshots)
             }
             Self::Image(volume) => {
@@ -311,10 +319,10 @@ impl Manager {
         let asked = places.into_iter().map(|(place, volumes)| {
             let (aside, data) = (files.entry(place).or_default().clone(), data.clone());
             aside.begin(move || {
-                let mut directories = Directories::default();
-                let look = |(name, looked): (String, Looked)| {
-                    (name, looked.taken(&data, &mut directories))
-                };
+                let beside = volumes.iter().filter_map(|(_, looked)| looked.beside());
+                let mut together = Together::about(beside);
+                let look =
+                    |(name, looked): (String, Looked)| (name, looked.taken(&data, &mut together));
                 volumes.into_iter().map(look).collect()
             });
             aside
@@ -327,9 +335,9 @@ impl Manager {
     /// The simulator's file systems do not hang.
     #[cfg(not(feature = "tools"))]
     fn taken(&self, now: &Served) -> BTreeMap<String, Taken> {
-        let mut directories = Directories::default();
+        let mut together = Together::about(now.open.values().map(|open| &open.config));
         let one = |(name, open): (&String, &Open)| {
-            (name.clone(), Looked::of(open).taken(&now.plan.data, &mut directories))
+            (name.clone(), Looked::of(open).taken(&now.plan.data, &mut together))
         };
         now.open.iter().map(one).collect()
     }
@@ -366,9 +374,11 @@ impl Manager {
         if let Some(name) = volume {
             now.volume(name)?;
         }
-        let (mut out, mut directories) = (Vec::new(), Directories::default());
-        for (name, open) in now.open.iter().filter(|(name, _)| volume.is_none_or(|v| v == *name)) {
-            let all = snapshots::list_with(&now.plan.data, open, &mut directories)?;
+        let wanted = || now.open.iter().filter(|(name, _)| volume.is_none_or(|v| v == *name));
+        let mut together = Together::about(wanted().map(|(_, open)| &open.config));
+        let mut out = Vec::new();
+        for (name, open) in wanted() {
+            let all = snapshots::list_with(&now.plan.data, open, &mut together)?;
             out.extend(all.into_iter().map(|one| Snapshot {
                 volume: name.clone(),
                 snapshot: one.name,

@@ -10,6 +10,7 @@ use std::time::{Duration, UNIX_EPOCH};
 use anyhow::{Context, Result, bail};
 use lunet_api::{Code, Done};
 use lunet_backends::snapshot as reflink;
+use lunet_backends::zfs::{Dataset, Zfs, ZfsError, ZfsSnapshot};
 use lunet_backends::{mark, rbd};
 
 use super::apart::Apart;
@@ -251,20 +252,47 @@ pub fn path(volume: &Path, name: &str, snapshot: &str) -> PathBuf {
     files::parent(volume).join(format!("{name}@{snapshot}.img"))
 }
 
-/// The snapshots in directories, each of which is read once for all volumes that are asked about: a thousand volumes may lie in
-/// one, with a hundred thousand snapshots.
+/// What is asked about together for several volumes: a thousand volumes may lie in one directory, with a hundred thousand
+/// snapshots, and hundreds in one pool of ZFS.
 #[derive(Debug, Default)]
-pub(super) struct Directories(BTreeMap<PathBuf, BTreeMap<String, Vec<String>>>);
+pub(super) struct Together {
+    /// The snapshots in directories, each of which is read once.
+    directories: BTreeMap<PathBuf, BTreeMap<String, Vec<String>>>,
+    /// ZFS volumes that were not asked about yet.
+    zvols: Vec<Dataset>,
+    /// What `zfs` has said of them.
+    listed: BTreeMap<Dataset, std::result::Result<Vec<ZfsSnapshot>, ZfsError>>,
+}
 
-impl Directories {
+impl Together {
+    /// These volumes will be asked about.
+    pub(super) fn about<'a>(volumes: impl Iterator<Item = &'a config::Volume>) -> Self {
+        let zvol = |volume: &config::Volume| match &volume.backend {
+            Backend::Block { path } => Dataset::of_device(path).ok(),
+            _ => None,
+        };
+        Self { zvols: volumes.filter_map(zvol).collect(), ..Self::default() }
+    }
+
     /// The names of the snapshots of a volume.
-    fn of(&mut self, file: &Path, volume: &str) -> Result<&[String]> {
+    fn files(&mut self, file: &Path, volume: &str) -> Result<&[String]> {
         let directory = files::parent(file);
-        if !self.0.contains_key(directory) {
-            self.0.insert(directory.to_owned(), names_in(directory)?);
+        if !self.directories.contains_key(directory) {
+            self.directories.insert(directory.to_owned(), names_in(directory)?);
         }
-        let found = self.0.get(directory).and_then(|volumes| volumes.get(volume));
+        let found = self.directories.get(directory).and_then(|volumes| volumes.get(volume));
         Ok(found.map_or(&[], Vec::as_slice))
+    }
+
+    /// The snapshots of a ZFS volume.
+    fn zvol(&mut self, zfs: &Zfs, dataset: &Dataset) -> Result<Vec<ZfsSnapshot>> {
+        let all = std::mem::take(&mut self.zvols);
+        // One alone says better what is wrong with it.
+        if all.len() > 1 {
+            self.listed = zfs.snapshots_of(&all);
+        }
+        let known = self.listed.remove(dataset);
+        Ok(known.unwrap_or_else(|| zfs.snapshots(dataset))?)
     }
 }
 
@@ -288,7 +316,7 @@ fn names_in(directory: &Path) -> Result<BTreeMap<String, Vec<String>>> {
 /// # Errors
 /// The directory cannot be read, `zfs` fails, or the cluster does.
 pub fn list(data: &Path, open: &Open) -> Result<Vec<Snapshot>> {
-    list_with(data, open, &mut Directories::default())
+    list_with(data, open, &mut Together::default())
 }
 
 /// The same for one of several volumes.
@@ -298,9 +326,9 @@ pub fn list(data: &Path, open: &Open) -> Result<Vec<Snapshot>> {
 pub(super) fn list_with(
     data: &Path,
     open: &Open,
-    directories: &mut Directories,
+    together: &mut Together,
 ) -> Result<Vec<Snapshot>> {
-    listed(storage::keeper(open, data), &open.config.name, directories)
+    listed(storage::keeper(open, data), &open.config.name, together)
 }
 
 /// How many there are of a volume, which need not be open for it.
@@ -310,24 +338,20 @@ pub(super) fn list_with(
 pub(super) fn count_beside(
     data: &Path,
     volume: &config::Volume,
-    directories: &mut Directories,
+    together: &mut Together,
 ) -> Result<usize> {
     match storage::keeper_beside(volume, data) {
-        Ok(Keeper::File(file)) => Ok(directories.of(&file, &volume.name)?.len()),
-        other => Ok(listed(other, &volume.name, directories)?.len()),
+        Ok(Keeper::File(file)) => Ok(together.files(&file, &volume.name)?.len()),
+        other => Ok(listed(other, &volume.name, together)?.len()),
     }
 }
 
-fn listed(
-    keeper: Result<Keeper>,
-    volume: &str,
-    directories: &mut Directories,
-) -> Result<Vec<Snapshot>> {
+fn listed(keeper: Result<Keeper>, volume: &str, together: &mut Together) -> Result<Vec<Snapshot>> {
     match keeper {
-        Ok(Keeper::File(file)) => files_of(&file, volume, directories.of(&file, volume)?),
+        Ok(Keeper::File(file)) => files_of(&file, volume, together.files(&file, volume)?),
         Ok(Keeper::Zfs(zfs, dataset)) => {
-            let known = zfs.snapshots(&dataset)?.into_iter();
-            let one = |s: lunet_backends::zfs::ZfsSnapshot| Snapshot {
+            let known = together.zvol(&zfs, &dataset)?.into_iter();
+            let one = |s: ZfsSnapshot| Snapshot {
                 name: s.name,
                 bytes: None,
                 created: s.created,
@@ -414,7 +438,33 @@ fn at(config: &config::Volume, place: &Path) -> config::Volume {
 
 #[cfg(test)]
 mod tests {
+    use std::sync::atomic::{AtomicUsize, Ordering};
+
     use super::*;
+
+    #[test]
+    fn zfs_volumes_are_asked_about_together() {
+        static CALLS: AtomicUsize = AtomicUsize::new(0);
+        fn run(arguments: &[&str]) -> std::result::Result<String, ZfsError> {
+            CALLS.fetch_add(1, Ordering::Relaxed);
+            let names = arguments.iter().filter(|one| one.starts_with("tank/"));
+            Ok(names.map(|name| format!("{name}@s\t1\t0\t7\n")).collect())
+        }
+        let volume =
+            |n| format!("[volumes.v{n}]\nbackend = 'block'\npath = '/dev/zvol/tank/v{n}'\n");
+        let text: String = (0..100).map(volume).collect();
+        let config = config::check(&(text + "[[target]]\nname = 'iqn.2026-11.l:x'\n"));
+        let all = config.expect("it is right").volumes;
+        let (zfs, mut together) = (Zfs::elsewhere(run), Together::about(all.iter()));
+        let mut ask = |n| {
+            let dataset = Dataset::new(&format!("tank/v{n}")).expect("a name");
+            together.zvol(&zfs, &dataset).expect("they are listed").len()
+        };
+        assert!((0..100).all(|n| ask(n) == 1));
+        assert_eq!(CALLS.load(Ordering::Relaxed), 1);
+        // Of another one nobody knew.
+        assert_eq!((ask(200), CALLS.load(Ordering::Relaxed)), (1, 2));
+    }
 
     #[test]
     fn a_snapshot_lies_beside_its_volume_under_both_names() {

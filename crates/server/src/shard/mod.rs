@@ -15,6 +15,7 @@ use std::time::Duration;
 
 use lunet_ring::{Event as RingEvent, Payload, RESIDENT_LEAST, Ring, RxBufs, Token, TxChain};
 use lunet_volume::NoChannel;
+use rustix::io::Errno;
 
 pub(crate) use self::control::FLUSH_LIMIT;
 pub use self::rdma::Rdma;
@@ -270,14 +271,7 @@ impl<F: Front> Shard<F> {
             RingEvent::Accepted { token, socket, peer } => {
                 self.accepted((token.0 & !KIND) as usize, socket, peer);
             }
-            RingEvent::AcceptFailed { errno, .. } => {
-                let ration =
-                    self.core.rations.grants(Topic::TurnedAway, self.front.exec.storage.now);
-                if let Some(unlogged) = ration {
-                    let error = std::io::Error::from_raw_os_error(errno);
-                    tracing::warn!(%error, unlogged, "a connection could not be accepted");
-                }
-            }
+            RingEvent::AcceptFailed { errno, .. } => self.not_accepted(errno),
             RingEvent::Woken => self.read_mail(),
             RingEvent::Readable { token } => match lunet_backends::parse_disk_token(token) {
                 Some(io) => {
@@ -287,6 +281,22 @@ impl<F: Front> Shard<F> {
                 None => self.rdma_readable(token.0 & !KIND),
             },
         }
+    }
+
+    /// A connection came in and could not be taken.
+    fn not_accepted(&self, errno: i32) {
+        let now = self.front.exec.storage.now;
+        let Some(unlogged) = self.core.rations.grants(Topic::TurnedAway, now) else { return };
+        let error = std::io::Error::from_raw_os_error(errno);
+        let next = match Errno::from_raw_os_error(errno) {
+            Errno::MFILE => {
+                ": raise the limit of descriptors (`LimitNOFILE=` of the service, `ulimit -n` before `lunet serve`) and \
+                 restart lunet"
+            }
+            Errno::NFILE => ": raise the limit of all programs by `sysctl fs.file-max`",
+            _ => "",
+        };
+        tracing::warn!(%error, unlogged, "a connection could not be accepted{next}");
     }
 
     /// A connection came in: it goes to the shard with the fewest.

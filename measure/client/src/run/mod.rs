@@ -21,7 +21,6 @@ use std::sync::mpsc::{Receiver, Sender, channel};
 use std::time::{Duration, Instant};
 
 use lunet_ring::{Config as RingConfig, Ring};
-use rustix::thread::{CpuSet, sched_setaffinity};
 
 use self::data::Pattern;
 use self::job::{Job, Load, Parts};
@@ -194,13 +193,8 @@ impl<F: Front> Common<'_, F> {
     fn prepare(&self, number: usize, threads: usize) -> Result<(Ring, Lanes<F>), Error> {
         let (plan, workload) = (self.plan, &self.plan.workload);
         if let Some(&processor) = plan.processors.get(number % plan.processors.len().max(1)) {
-            let mut set = CpuSet::new();
-            if processor >= CpuSet::MAX_CPU {
-                return Err(Error::Plan(format!("there is no processor {processor}")));
-            }
-            set.set(processor);
-            sched_setaffinity(None, &set).map_err(|errno| {
-                Error::Plan(format!("processor {processor} cannot be used ({errno})"))
+            lunet_os::cpus::bind(&[processor]).map_err(|error| {
+                Error::Plan(format!("processor {processor} cannot be used ({error})"))
             })?;
         }
         let mine = (0..workload.jobs).skip(number).step_by(threads);

@@ -19,14 +19,15 @@ use std::time::Duration;
 
 use anyhow::{Context, Result, anyhow, bail};
 use clap::{Args, Subcommand, ValueEnum};
-use lunet::bench::cpus::Cpus;
 use lunet::bench::given::{self, Access, Given};
 use lunet::bench::scale::Scale;
 use lunet::bench::{self, End, Options};
-use lunet::{control, units};
+use lunet::control;
+use lunet::units::{self, Grain};
 use lunet_bench::fio;
 use lunet_bench::profiles::Profile;
 use lunet_bench::report;
+use lunet_os::cpus::Cpus;
 use serde_json::json;
 use signal_hook::flag;
 use signal_hook::iterator::Signals;
@@ -141,7 +142,7 @@ impl Which {
 }
 
 fn runtime(text: &str) -> Result<Duration, String> {
-    let time = units::parse_duration(text)?;
+    let time = Duration::from_millis(units::parse_whole(text, Grain::Millisecond)?);
     if !(Duration::from_millis(100)..=Duration::from_secs(3600)).contains(&time) {
         return Err("write a time from 100ms to 1h".to_owned());
     }

@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use anyhow::{Context, Result};
 use clap::{Args, Subcommand};
-use lunet::units;
+use lunet::units::{self, Grain};
 use lunet_bench::ceiling::net::{self, Limits, MOST_SECONDS, MOST_STREAMS, Measured, Plan};
 
 use super::stop;
@@ -46,7 +46,7 @@ enum Verb {
 }
 
 fn runtime(text: &str) -> Result<Duration, String> {
-    let time = units::parse_duration(text)?;
+    let time = Duration::from_millis(units::parse_whole(text, Grain::Millisecond)?);
     let most = Duration::from_secs(MOST_SECONDS - 1);
     if !(Duration::from_millis(100)..=most).contains(&time) {
         return Err(format!("write a time from 100ms to {}s", most.as_secs()));
@@ -178,6 +178,8 @@ mod tests {
     fn times_have_bounds() {
         assert_eq!(runtime("59s"), Ok(Duration::from_secs(59)));
         assert!(runtime("60s").is_err() && runtime("1ms").is_err());
+        let error = runtime("100.5ms").expect_err("the other side is told whole milliseconds");
+        assert!(error.contains("write whole milliseconds"), "{error}");
     }
 
     #[test]

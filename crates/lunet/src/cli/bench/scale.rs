@@ -6,8 +6,8 @@ use std::time::Duration;
 
 use anyhow::Result;
 use clap::Args;
-use lunet::bench::cpus::Cpus;
 use lunet::bench::curve::{self, Options};
+use lunet_os::cpus::Cpus;
 
 use super::output::Page;
 use super::{runtime, say, stop};

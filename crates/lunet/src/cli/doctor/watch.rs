@@ -30,9 +30,10 @@ const TICK: Duration = Duration::from_millis(100);
 /// Reads how long to wait between the looks.
 pub fn span(text: &str) -> Result<Duration, String> {
     let span = parse_duration(text).map_err(|error| error.to_string())?;
-    match SPANS.contains(&span) {
+    // Rates are of whole seconds.
+    match SPANS.contains(&span) && span.subsec_nanos() == 0 {
         true => Ok(span),
-        false => Err("the looks are 1 second to 1 hour apart".to_owned()),
+        false => Err("the looks are 1 second to 1 hour apart, in whole seconds".to_owned()),
     }
 }
 

@@ -1,4 +1,4 @@
-//! Processors that the load is made on, so that client and server do not share them.
+//! Processors: which there are for this thread, and where it runs.
 
 use std::fmt;
 use std::io;
@@ -6,20 +6,52 @@ use std::str::FromStr;
 
 use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
 
-use super::Refused;
+/// Binds the calling thread, and the threads that it starts from now on, to these processors; if none is named, to nothing.
+///
+/// # Errors
+/// One of them may not be used.
+pub fn bind(processors: &[usize]) -> io::Result<()> {
+    if processors.is_empty() {
+        return Ok(());
+    }
+    let mut set = CpuSet::new();
+    for cpu in processors {
+        if *cpu >= CpuSet::MAX_CPU {
+            return Err(invalid(format!("there is no processor {cpu}")));
+        }
+        set.set(*cpu);
+    }
+    Ok(sched_setaffinity(None, &set)?)
+}
+
+/// Starts something that stays on these processors, if any are named. The calling thread goes back to where it was.
+///
+/// # Errors
+/// One of them may not be used, or it does not start.
+pub fn on<T>(processors: &[usize], start: impl FnOnce() -> io::Result<T>) -> io::Result<T> {
+    let before = sched_getaffinity(None)?;
+    bind(processors)?;
+    let started = start();
+    sched_setaffinity(None, &before)?;
+    started
+}
+
+fn invalid(text: String) -> io::Error {
+    io::Error::new(io::ErrorKind::InvalidInput, text)
+}
 
 /// Processors by their numbers, ascending, at least one.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Cpus(Vec<usize>);
 
 impl FromStr for Cpus {
-    type Err = Refused;
+    type Err = io::Error;
 
     /// Reads a list as the kernel writes it: `0`, `0-3,8`.
-    fn from_str(text: &str) -> Result<Self, Refused> {
+    fn from_str(text: &str) -> io::Result<Self> {
         let number = |text: &str| match text.parse::<usize>() {
             Ok(cpu) if cpu < CpuSet::MAX_CPU => Ok(cpu),
-            _ => Err(Refused(format!("\"{text}\" is no processor: write numbers, as in 0-3,8"))),
+            _ => Err(invalid(format!("\"{text}\" is no processor: write numbers, as in 0-3,8"))),
         };
         let mut all = Vec::new();
         for part in text.split(',') {
@@ -27,7 +59,7 @@ impl FromStr for Cpus {
             let (first, last) = (number(first)?, number(last)?);
             if first > last {
                 let why = format!("{part} runs backwards: write the lesser number first");
-                return Err(Refused(why));
+                return Err(invalid(why));
             }
             all.extend(first..=last);
         }
@@ -70,10 +102,10 @@ impl Cpus {
     ///
     /// # Errors
     /// One may not.
-    pub fn check(&self) -> Result<(), Refused> {
-        let allowed = Self::allowed().map_err(|error| format!("processors: {error}"))?;
+    pub fn check(&self) -> io::Result<()> {
+        let allowed = Self::allowed()?;
         match self.0.iter().find(|cpu| !allowed.0.contains(cpu)) {
-            Some(cpu) => Err(Refused(format!(
+            Some(cpu) => Err(invalid(format!(
                 "processor {cpu} is none that lunet may use here; it may use {allowed}"
             ))),
             None => Ok(()),
@@ -85,11 +117,7 @@ impl Cpus {
     /// # Errors
     /// One of the processors has gone since [`Cpus::check`].
     pub fn bind(&self) -> io::Result<()> {
-        let mut set = CpuSet::new();
-        for cpu in &self.0 {
-            set.set(*cpu);
-        }
-        Ok(sched_setaffinity(None, &set)?)
+        bind(&self.0)
     }
 }
 
@@ -97,18 +125,24 @@ impl Cpus {
 mod tests {
     use super::*;
 
-    fn read(text: &str) -> Result<Cpus, Refused> {
-        text.parse()
-    }
-
     #[test]
     fn lists_are_read_and_written() {
         for (text, told) in [("0", "0"), ("8,0-3,2", "0-3,8"), ("5,4,7", "4-5,7")] {
-            assert_eq!(read(text).map(|cpus| cpus.to_string()), Ok(told.to_owned()));
+            assert_eq!(text.parse::<Cpus>().expect(text).to_string(), told);
         }
         for wrong in ["", "x", "1-", "3-1", "-1", "0,,1", "99999999"] {
-            assert!(read(wrong).is_err(), "{wrong}");
+            assert!(wrong.parse::<Cpus>().is_err(), "{wrong}");
         }
+    }
+
+    #[test]
+    fn what_is_started_on_processors_stays_there_and_its_parent_does_not() {
+        let allowed = Cpus::allowed().expect("the kernel says it");
+        let one = [allowed.0[0]];
+        let child = on(&one, || Ok(std::thread::spawn(|| Cpus::allowed().expect("said"))));
+        assert_eq!(child.expect("started").join().expect("it ends").0, one);
+        assert_eq!(Cpus::allowed().expect("said"), allowed);
+        on(&[], || Ok(assert_eq!(Cpus::allowed()?, allowed))).expect("nothing is bound");
     }
 
     #[test]
@@ -130,6 +164,8 @@ mod tests {
         assert_eq!(Cpus::allowed().expect("said"), allowed, "this thread stays free");
         let strange = Cpus(vec![CpuSet::MAX_CPU - 1]);
         let error = strange.check().expect_err("no machine here has so many");
-        assert!(error.0.contains(&format!("it may use {allowed}")), "{error}");
+        assert!(error.to_string().contains(&format!("it may use {allowed}")), "{error}");
+        let error = bind(&[CpuSet::MAX_CPU]).expect_err("nor a set with it");
+        assert!(error.to_string().contains("there is no processor"), "{error}");
     }
 }
