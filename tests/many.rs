@@ -1,11 +1,12 @@
 //! Many clients at once, and bad ones among them.
 
+use std::fs;
 use std::io::{Read, Write};
 use std::net::TcpStream;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Barrier, PoisonError};
 use std::thread;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, anyhow, ensure};
 use lunet_block::Random;
@@ -102,6 +103,56 @@ fn more_sessions_than_the_usual_limit_of_descriptors_log_in() -> Result<()> {
     let mut sessions = (0..MANY).map(open).collect::<Result<Vec<_>>>()?;
     sessions.iter_mut().try_for_each(|session| session.settle(0))?;
     sessions.into_iter().try_for_each(Session::logout)?;
+    server.stop()?;
+    Ok(())
+}
+
+/// Memory of a process that no file is behind and that is resident, in KiB.
+fn anonymous_memory(pid: u32) -> Result<u64> {
+    let status = fs::read_to_string(format!("/proc/{pid}/status"))?;
+    let line = status.lines().find_map(|line| line.strip_prefix("RssAnon:"));
+    let number = line.and_then(|line| line.split_whitespace().next()?.parse().ok());
+    number.with_context(|| format!("no RssAnon: {status}"))
+}
+
+/// A server runs for months, and thousands of sessions may come and go: what they took must not stay.
+#[test]
+fn memory_of_sessions_that_have_gone_is_given_back() -> Result<()> {
+    const MANY: u16 = 700;
+    const ROUNDS: u16 = 3;
+    /// It is given back some 10 s after the last has gone; the machine may be busy.
+    const PATIENCE: Duration = Duration::from_secs(90);
+    let server = Serve::demo("64M").start()?;
+    let names: Vec<String> = (0..MANY).map(|n| format!("iqn.2026-11.org.lunet:host-{n}")).collect();
+    let log_in = |some: &[String]| -> Result<Vec<Session>> {
+        let login = |name| Login { initiator: name, ..Login::new(server.portal(), DEMO_TARGET) };
+        let opened = some.iter().map(|name| Session::open(&login(name.as_str())));
+        let mut sessions = opened.collect::<Result<Vec<_>>>()?;
+        sessions.iter_mut().try_for_each(|session| session.settle(0))?;
+        Ok(sessions)
+    };
+    // What the first sessions make the server allocate once is not theirs.
+    log_in(&names[..8])?.into_iter().try_for_each(Session::logout)?;
+    let before = anonymous_memory(server.pid())?;
+    for round in 0..ROUNDS {
+        let sessions = log_in(&names)?;
+        let top = anonymous_memory(server.pid())?;
+        ensure!(
+            top > before + 4 * u64::from(MANY),
+            "sessions cost nothing: {before}, then {top} KiB"
+        );
+        sessions.into_iter().try_for_each(Session::logout)?;
+        let until = Instant::now() + PATIENCE;
+        let bound = before + (top - before) / 2;
+        while anonymous_memory(server.pid())? > bound {
+            let left = anonymous_memory(server.pid())?;
+            ensure!(
+                Instant::now() < until,
+                "round {round}: {before} KiB before, {top} with all sessions, {left} long after they have gone"
+            );
+            thread::sleep(Duration::from_millis(200));
+        }
+    }
     server.stop()?;
     Ok(())
 }

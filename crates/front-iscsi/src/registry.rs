@@ -6,6 +6,7 @@ use std::collections::HashMap;
 use std::sync::PoisonError;
 
 use lunet_os::sync::Mutex;
+use lunet_ring::Shrink;
 use lunet_server::places::{Applicant, ConnRef, Quota};
 
 /// What makes two sessions the same I_T nexus (RFC 7143 section 4.4.3.1): the initiator's name
@@ -70,6 +71,7 @@ struct Inner {
     places: Quota,
     handles: std::collections::HashSet<u16>,
     next: u16,
+    shrink: Shrink,
 }
 
 /// All sessions of a server.
@@ -126,6 +128,11 @@ impl Registry {
         let Some(Entry { tsih, applicant, .. }) = found else { return };
         inner.sessions.remove(nexus);
         inner.handles.remove(&tsih);
+        let (places, left) = (inner.sessions.capacity(), inner.sessions.len());
+        if inner.shrink.is_due(places, left) {
+            inner.sessions.shrink_to(2 * left);
+            inner.handles.shrink_to(2 * left);
+        }
         if nexus.target.is_some() {
             inner.places.give_back(applicant);
         }
@@ -191,6 +198,22 @@ mod tests {
         assert!(matches!(registry.admit(&nexus(1), HERE, from(1), NEW), Admission::Granted(_)));
         assert!(matches!(registry.admit(&nexus(2), HERE, from(1), NEW), Admission::Granted(_)));
         assert_eq!(registry.admit(&nexus(3), HERE, from(1), NEW), Admission::Full);
+    }
+
+    #[test]
+    fn a_registry_of_thousands_is_small_again_when_they_have_gone() {
+        let registry = Registry::new(10_000, 0);
+        let proven = Applicant { proven: true, ..from(1) };
+        let nexus = |n: u64| Nexus { initiator: format!("iqn.x:{n}"), ..nexus(1) };
+        let conn_ref = |connection| ConnRef { shard: 0, connection };
+        for n in 0..10_000 {
+            let admission = registry.admit(&nexus(n), conn_ref(n), proven, NEW);
+            assert!(matches!(admission, Admission::Granted(_)));
+        }
+        (0..9_990).for_each(|n| registry.remove(&nexus(n), conn_ref(n)));
+        let inner = registry.inner.lock().expect("no thread has panicked");
+        assert_eq!((inner.sessions.len(), inner.handles.len()), (10, 10));
+        assert!(inner.sessions.capacity() < 1000 && inner.handles.capacity() < 1000);
     }
 
     #[test]

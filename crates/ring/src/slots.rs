@@ -22,6 +22,8 @@ pub struct Slots<T> {
     free: Vec<u32>,
     /// Bits of a generation that come back where a key has to fit into fewer than 32.
     mask: u32,
+    /// The generation of a new place: no place that was given up has had a later one.
+    first: u32,
 }
 
 impl<T> Default for Slots<T> {
@@ -40,7 +42,7 @@ impl<T> Slots<T> {
     /// An empty table, for keys whose generation fits the mask.
     #[must_use]
     pub const fn with_mask(mask: u32) -> Self {
-        Self { slots: Vec::new(), free: Vec::new(), mask }
+        Self { slots: Vec::new(), free: Vec::new(), mask, first: 0 }
     }
 
     /// Takes memory for so many more values, so that putting them in takes none.
@@ -57,9 +59,9 @@ impl<T> Slots<T> {
             slot.value = Some(value);
             return Key { index, generation: slot.generation };
         }
-        let index = self.slots.len() as u32;
-        self.slots.push(Slot { generation: 0, value: Some(value) });
-        Key { index, generation: 0 }
+        let (index, generation) = (self.slots.len() as u32, self.first);
+        self.slots.push(Slot { generation, value: Some(value) });
+        Key { index, generation }
     }
 
     /// What a key names, if it is still there.
@@ -100,6 +102,27 @@ impl<T> Slots<T> {
         slot.generation = slot.generation.wrapping_add(1) & self.mask;
         self.free.push(index);
         Some(value)
+    }
+
+    /// How many places there are, free ones included.
+    pub(crate) fn places(&self) -> usize {
+        self.slots.len()
+    }
+
+    /// Gives up the free places at the end, and their memory. Not for tables with a mask, whose generations come back.
+    pub(crate) fn shrink(&mut self) {
+        debug_assert_eq!(self.mask, u32::MAX, "a key would be valid twice");
+        let places = self.slots.len();
+        let left =
+            self.slots.iter().rposition(|slot| slot.value.is_some()).map_or(0, |last| last + 1);
+        for slot in self.slots.drain(left..) {
+            self.first = self.first.max(slot.generation);
+        }
+        if left < places {
+            self.free.retain(|index| (*index as usize) < left);
+            self.free.shrink_to_fit();
+            self.slots.shrink_to_fit();
+        }
     }
 
     /// How many values there are.
@@ -161,6 +184,33 @@ mod tests {
         assert_eq!(slots.remove(a), None);
         assert_eq!((slots.get(b), slots.get(c), slots.len()), (Some(&"b"), Some(&"c"), 2));
         assert_eq!(slots.keys(|value| *value == "c"), [c]);
+    }
+
+    #[test]
+    fn a_place_that_was_given_up_does_not_answer_to_its_old_key() {
+        let mut slots = Slots::new();
+        let keys: Vec<Key> = (0..100).map(|n| slots.insert(n)).collect();
+        let again = {
+            slots.remove(keys[70]);
+            slots.insert(170)
+        };
+        for key in keys.iter().chain([&again]).filter(|key| key.index != 40) {
+            slots.remove(*key);
+        }
+        slots.shrink();
+        assert_eq!((slots.places(), slots.len(), slots.get(keys[40])), (41, 1, Some(&40)));
+        let new: Vec<Key> = (0..100).map(|n| slots.insert(n + 1000)).collect();
+        assert_eq!((slots.places(), slots.len()), (101, 101));
+        assert!(
+            keys.iter().chain([&again]).all(|old| old.index == 40 || slots.get(*old).is_none())
+        );
+        assert!(new.iter().zip(1000..).all(|(key, value)| slots.get(*key) == Some(&value)));
+        slots.remove(keys[40]);
+        for key in new {
+            slots.remove(key);
+        }
+        slots.shrink();
+        assert_eq!((slots.places(), slots.slots.capacity(), slots.free.capacity()), (0, 0, 0));
     }
 
     #[test]

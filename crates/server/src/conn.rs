@@ -4,7 +4,7 @@ use std::net::SocketAddr;
 use std::ops::{Index, IndexMut};
 use std::time::Duration;
 
-use lunet_ring::{Account, Delivery, Reserve, RxBufs, SocketId, TxChain};
+use lunet_ring::{Account, Delivery, Reserve, RxBufs, Shrink, SocketId, TxChain};
 use lunet_volume::{BACKLOG_HIGH, Budget, OperationId, Timed};
 use slab::Slab;
 
@@ -103,11 +103,14 @@ impl ConnId {
 }
 
 /// The connections of a shard. A wrong name is a mistake of lunet's, and stops it.
-pub struct Conns<P>(Slab<Conn<P>>);
+pub struct Conns<P> {
+    slots: Slab<Conn<P>>,
+    shrink: Shrink,
+}
 
 impl<P> Default for Conns<P> {
     fn default() -> Self {
-        Self(Slab::new())
+        Self { slots: Slab::new(), shrink: Shrink::default() }
     }
 }
 
@@ -115,20 +118,20 @@ impl<P> Index<ConnId> for Conns<P> {
     type Output = Conn<P>;
 
     fn index(&self, id: ConnId) -> &Conn<P> {
-        &self.0[id.0 as usize]
+        &self.slots[id.0 as usize]
     }
 }
 
 impl<P> IndexMut<ConnId> for Conns<P> {
     fn index_mut(&mut self, id: ConnId) -> &mut Conn<P> {
-        &mut self.0[id.0 as usize]
+        &mut self.slots[id.0 as usize]
     }
 }
 
 impl<P> Conns<P> {
     /// All of them.
     pub fn iter(&self) -> impl Iterator<Item = (ConnId, &Conn<P>)> {
-        self.0.iter().map(|(slot, conn)| (ConnId(slot as u32), conn))
+        self.slots.iter().map(|(slot, conn)| (ConnId(slot as u32), conn))
     }
 
     /// The next of these that has not ended meanwhile: to end one may end others.
@@ -139,32 +142,37 @@ impl<P> Conns<P> {
     /// One that may have ended. Whoever goes through several has to ask by this: to end one may end another, as a connection that
     /// logs in anew ends those before it.
     pub fn get(&self, id: ConnId) -> Option<&Conn<P>> {
-        self.0.get(id.0 as usize)
+        self.slots.get(id.0 as usize)
     }
 
     /// One that may have ended, to change it.
     pub fn get_mut(&mut self, id: ConnId) -> Option<&mut Conn<P>> {
-        self.0.get_mut(id.0 as usize)
+        self.slots.get_mut(id.0 as usize)
     }
 
     /// True if there are none.
     pub fn is_empty(&self) -> bool {
-        self.0.is_empty()
+        self.slots.is_empty()
     }
 
     /// The id that the next connection will have.
     pub(crate) fn next_id(&self) -> ConnId {
-        ConnId(self.0.vacant_key() as u32)
+        ConnId(self.slots.vacant_key() as u32)
     }
 
     /// Takes one in.
     pub(crate) fn insert(&mut self, conn: Conn<P>) -> ConnId {
-        ConnId(self.0.insert(conn) as u32)
+        ConnId(self.slots.insert(conn) as u32)
     }
 
     /// Lets one go.
     pub(crate) fn remove(&mut self, id: ConnId) -> Conn<P> {
-        self.0.remove(id.0 as usize)
+        let conn = self.slots.remove(id.0 as usize);
+        if self.shrink.is_due(self.slots.capacity(), self.slots.len()) {
+            // Free places at the end are given up. The ids of connections that are there stay.
+            self.slots.shrink_to_fit();
+        }
+        conn
     }
 }
 

@@ -4,7 +4,7 @@
 //! a thread that wants a range of a volume for itself has every shard drained, whichever server it belongs to.
 //! Everything else (connections, messages, places) is a server's own, and counts its shards from 0.
 
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, OnceLock, Weak};
 
 use lunet_volume::{Clients, Drain, Shards, SlowWork, Ticket, VolumeId, Waiter};
@@ -18,6 +18,8 @@ pub(crate) struct Fleet {
     clients: Clients,
     /// Servers that have begun and whose shards have not all ended with nothing left to do.
     serving: AtomicUsize,
+    /// Connections that have ended.
+    ended: AtomicU64,
 }
 
 /// What the fleet knows of a server.
@@ -69,13 +71,23 @@ impl Member {
         };
         let servers = shards.into_iter().map(seat).collect();
         let (clients, serving) = (Clients::default(), AtomicUsize::new(0));
-        let fleet = Arc::new(Fleet { servers, clients, serving });
+        let fleet = Arc::new(Fleet { servers, clients, serving, ended: AtomicU64::new(0) });
         std::array::from_fn(|number| Self { fleet: fleet.clone(), number })
     }
 
     /// The limits of hosts, which all servers share.
     pub fn clients(&self) -> &Clients {
         &self.fleet.clients
+    }
+
+    /// A connection has ended.
+    pub(crate) fn connection_ended(&self) {
+        self.fleet.ended.fetch_add(1, Ordering::Relaxed);
+    }
+
+    /// How many connections of all servers have ended.
+    pub(crate) fn ended(&self) -> u64 {
+        self.fleet.ended.load(Ordering::Relaxed)
     }
 
     fn seat(&self) -> &Seat {

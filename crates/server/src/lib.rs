@@ -10,6 +10,7 @@ pub mod conn;
 pub mod core;
 pub mod fleet;
 pub mod front;
+mod heap;
 pub mod hosting;
 pub mod inherited;
 pub mod interfaces;

@@ -2,7 +2,7 @@
 //!
 //! A thread that sleeps, of the server that owns the volumes; those of the others do the rest. It asks no storage itself, which may hang: one thread of [`lunet_volume::Offload`] at a
 //! time does that for each volume, and a volume that has not answered is not asked again. It also says what
-//! the log has left out.
+//! the log has left out, and has memory given back to the system when many connections have ended.
 
 use std::collections::HashSet;
 use std::io;
@@ -16,6 +16,7 @@ use lunet_volume::{Volume, VolumeId};
 
 use crate::core::Core;
 use crate::front::Front;
+use crate::heap::Heap;
 use crate::interfaces;
 use crate::silence::{self, Watch};
 
@@ -52,10 +53,14 @@ impl Monitor {
             look(&core, &asked);
             let mut rounds: u32 = 0;
             let mut watch = Watch::default();
+            let mut heap = Heap::new(lunet_os::time::now());
             let mut next = lunet_os::time::now() + INTERVAL;
             let mut pause = silence::PULSE;
             while stopped.recv_timeout(pause) == Err(RecvTimeoutError::Timeout) {
                 pause = watch.look(&core);
+                if core.member.owns_volumes() {
+                    heap.look(&core);
+                }
                 if lunet_os::time::now() < next {
                     continue;
                 }

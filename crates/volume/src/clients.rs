@@ -65,7 +65,7 @@ pub struct Clients(Mutex<Known>);
 struct Known {
     /// Without one nobody is limited.
     rule: Option<ClientRule>,
-    /// Those of sessions that have ended stand here until others come.
+    /// Those of sessions that have ended stand here until others come, or until they are forgotten.
     sessions: Vec<Weak<ClientLimits>>,
     hosts: BTreeMap<String, Weak<Limit>>,
     /// How many sessions there are when those that have ended are forgotten next.
@@ -78,12 +78,10 @@ impl Known {
     }
 
     fn forget(&mut self) {
-        if self.sessions.len() < self.next {
-            return;
-        }
         self.sessions.retain(|session| session.strong_count() > 0);
         self.hosts.retain(|_, host| host.strong_count() > 0);
         self.next = 2 * self.sessions.len() + 16;
+        self.sessions.shrink_to(self.next);
     }
 }
 
@@ -96,7 +94,9 @@ impl Clients {
     pub fn enter(&self, name: &str) -> Arc<ClientLimits> {
         let name = name.to_ascii_lowercase();
         let mut known = self.lock();
-        known.forget();
+        if known.sessions.len() >= known.next {
+            known.forget();
+        }
         let rates = known.rates(&name);
         let host = known.hosts.get(&name).and_then(Weak::upgrade).unwrap_or_default();
         known.hosts.insert(name.clone(), Arc::downgrade(&host));
@@ -105,6 +105,11 @@ impl Clients {
         client.set(rates);
         known.sessions.push(Arc::downgrade(&client));
         client
+    }
+
+    /// Forgets what is left of sessions that have ended, which is a little of each.
+    pub fn forget(&self) {
+        self.lock().forget();
     }
 
     /// What hosts are limited to from now on, those that have sessions included.
@@ -155,7 +160,17 @@ mod tests {
         for n in 0..1000 {
             drop(clients.enter(&format!("host-{n}")));
         }
+        {
+            let known = clients.lock();
+            assert!(known.sessions.len() <= 16 && known.hosts.len() <= 16);
+        }
+        // Those that end together are not counted before others come.
+        let mut all: Vec<_> = (0..1000).map(|n| clients.enter(&format!("host-{n}"))).collect();
+        let stays = all.swap_remove(7);
+        drop(all);
+        clients.forget();
         let known = clients.lock();
-        assert!(known.sessions.len() <= 16 && known.hosts.len() <= 16);
+        assert_eq!((known.sessions.len(), known.hosts.len()), (1, 1));
+        assert!(known.sessions.capacity() < 100 && known.hosts.contains_key(&stays.name));
     }
 }

@@ -8,6 +8,7 @@ mod asks;
 mod changes;
 mod config;
 mod figures;
+mod gone;
 mod load;
 mod storm;
 
@@ -32,6 +33,9 @@ const WATCHED: Duration = Duration::from_secs(10);
 
 /// Descriptors of a server beside those of sessions and volumes.
 const OTHERS: usize = 1000;
+
+/// Volumes in files of a server on which nothing is read.
+const FEW_LUNS: usize = 100;
 
 /// What is aimed at.
 const STORM_SECONDS: f64 = 10.0;
@@ -92,6 +96,9 @@ pub fn run(arguments: &Arguments) -> Result<()> {
         large: large.path().join("large.img"),
     };
     let mut figures = Figures::default();
+    let few_luns = Shape { luns: arguments.luns.min(FEW_LUNS), ..shape.clone() };
+    let (come_and_go, _) = start_one("gone", &few_luns, &scratch)?;
+    gone::rounds(come_and_go, arguments, &mut figures)?;
     let (mut crowded, mut alone) = start(&shape, &scratch, &mut figures)?;
     asks::large(&crowded, &mut figures)?;
     asks::report_luns(&crowded, &mut figures)?;
@@ -139,21 +146,22 @@ fn raise_limit(arguments: &Arguments) -> Result<()> {
     })
 }
 
+/// Starts a server of this name, and tells how long it took.
+fn start_one(name: &str, shape: &Shape, scratch: &TempDir) -> Result<(Crowd, Duration)> {
+    let data = scratch.path().join(name);
+    std::fs::create_dir(&data)?;
+    let port = lunet_e2e::server::free_port()?;
+    let shape = Shape { large: shape.large.with_extension(name), ..shape.clone() };
+    let begun = Instant::now();
+    let serve = Serve::config(shape.text(port)).data(&data).quiet();
+    let server = serve.arguments(&["--listen-control", "127.0.0.1:0"]).start()?;
+    let took = begun.elapsed();
+    Ok((Crowd { server, nvme: format!("127.0.0.1:{port}") }, took))
+}
+
 fn start(shape: &Shape, scratch: &TempDir, figures: &mut Figures) -> Result<(Crowd, Crowd)> {
-    let one = |name: &str, shape: &Shape| -> Result<(Crowd, Duration)> {
-        let data = scratch.path().join(name);
-        std::fs::create_dir(&data)?;
-        let port = lunet_e2e::server::free_port()?;
-        let text = shape.text(port);
-        let begun = Instant::now();
-        let serve = Serve::config(text).data(&data).quiet();
-        let server = serve.arguments(&["--listen-control", "127.0.0.1:0"]).start()?;
-        let took = begun.elapsed();
-        Ok((Crowd { server, nvme: format!("127.0.0.1:{port}") }, took))
-    };
-    let (crowded, first) = one("crowded", shape)?;
-    let small = Shape { large: shape.large.with_extension("alone"), ..shape.clone() };
-    let (alone, _) = one("alone", &small)?;
+    let (crowded, first) = start_one("crowded", shape, scratch)?;
+    let (alone, _) = start_one("alone", shape, scratch)?;
     let how = format!(
         "`lunet serve --create` of {} volumes up to its ready line, which makes their files",
         shape.luns + 2
@@ -209,7 +217,7 @@ fn fill(crowd: &Crowd, arguments: &Arguments, figures: &mut Figures) -> Result<E
         "growth of the server's resident memory by all sessions, one TEST UNIT READY each, divided",
         Bound::AtMost(SESSION_KIB * SLACK),
     );
-    let hosts = connect_hosts(crowd, arguments.controllers, figures)?;
+    let hosts = watch_hosts(crowd, arguments.controllers, figures)?;
     storm::answer_pings(&mut sessions)?;
     let cpu = usage::cpu_of_threads(pid)?;
     thread::sleep(WATCHED);
@@ -223,17 +231,23 @@ fn fill(crowd: &Crowd, arguments: &Arguments, figures: &mut Figures) -> Result<E
     Ok(Everybody { sessions, hosts })
 }
 
-fn connect_hosts(crowd: &Crowd, count: usize, figures: &mut Figures) -> Result<Vec<nvme::Host>> {
+/// Controllers with an I/O queue, of as many hosts, one after another.
+fn connect_hosts(crowd: &Crowd, count: usize) -> Result<Vec<nvme::Host>> {
     ensure!(count <= usize::from(u8::MAX), "at most 255 controllers");
-    let begun = Instant::now();
-    let before = usage::memory(crowd.server.pid())?;
     let connect = |number: usize| -> Result<nvme::Host> {
         let login = nvme::Login::new(&crowd.nvme, &config::subsystem(number));
         let mut host = nvme::Host::connect(&login.by(u8::try_from(number + 1)?))?;
         host.read(1, 0, 8)?;
         Ok(host)
     };
-    let hosts = (0..count).map(connect).collect::<Result<Vec<_>>>()?;
+    (0..count).map(connect).collect()
+}
+
+/// The same, and what they cost.
+fn watch_hosts(crowd: &Crowd, count: usize, figures: &mut Figures) -> Result<Vec<nvme::Host>> {
+    let begun = Instant::now();
+    let before = usage::memory(crowd.server.pid())?;
+    let hosts = connect_hosts(crowd, count)?;
     let took = begun.elapsed().as_secs_f64() * 1e3 / count.max(1) as f64;
     figures.add(
         "connect of an NVMe/TCP controller",

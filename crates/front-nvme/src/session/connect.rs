@@ -335,7 +335,8 @@ pub(super) fn established<Fc: Face>(shard: &mut Shard<Fc>, slot: ConnId) {
 pub(super) fn seen<Fc: Face>(world: &World<Fc>, subsystem: Option<&Subsystem>) -> Vec<Seen> {
     let namespaces = subsystem.map_or(&[][..], |subsystem| &subsystem.namespaces);
     let there = namespaces.iter().filter(|(_, slot)| world.volume(*slot).is_some());
-    there.map(|(nsid, slot)| Seen::new(*nsid, *slot)).collect()
+    // With no room to spare: thousands of queues may be idle, with hundreds each.
+    there.map(|(nsid, slot)| Seen::new(*nsid, *slot)).collect::<Box<[Seen]>>().into_vec()
 }
 
 /// How controllers describe a subsystem.

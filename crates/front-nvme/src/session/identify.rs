@@ -169,7 +169,8 @@ pub(super) fn paths<Fc: Face>(engine: &Engine<Fc>, conn: &Conn) -> Vec<(u32, Ana
             own.unwrap_or_else(|| of_path(engine.world.path(&open.core, conn.portal))),
         ))
     };
-    namespaces.iter().filter_map(state).collect()
+    // As the namespaces themselves, with no room to spare.
+    namespaces.iter().filter_map(state).collect::<Box<[_]>>().into_vec()
 }
 
 /// Identify Namespace.

@@ -5,7 +5,7 @@ use super::state::Controller;
 use crate::command::{ALL_NAMESPACES, GetLog, Identify};
 use crate::feature::{Event, Feature};
 use crate::identify::{
-    Cns, IDENTIFY_LEN, Identifiers, IndependentNamespace, Namespace, NvmController,
+    Cns, IDENTIFY_LEN, Identifiers, IndependentNamespace, Namespace, NvmController, ascii,
     controller_list, namespace_list,
 };
 use crate::log::{
@@ -99,7 +99,7 @@ impl Controller {
         let invalid = Status::INVALID_FIELD.no_retry();
         let cns = Cns::from_code(identify.cns).ok_or(invalid)?;
         if cns == Cns::Controller {
-            return Ok(self.identify.as_bytes().to_vec());
+            return Ok(self.setup.identify().as_bytes().to_vec());
         }
         let of_command_set = matches!(
             cns,
@@ -220,7 +220,7 @@ impl Controller {
             LogPage::Health => source.health().as_bytes().to_vec(),
             LogPage::Firmware => {
                 let mut firmware = Firmware { afi: 1, ..Firmware::default() };
-                firmware.revisions[0] = self.identify.fr;
+                firmware.revisions[0] = ascii(&self.setup.subsystem.firmware);
                 firmware.as_bytes().to_vec()
             }
             LogPage::ChangedNamespaces => {
@@ -231,8 +231,8 @@ impl Controller {
             LogPage::Ana => {
                 let (changes, groups) = source.groups();
                 let mut page = log::ana(changes, &groups, log.specific & ANA_GROUPS_ONLY != 0);
-                let (groups, namespaces) = (self.identify.nanagrpid, self.identify.mnan);
-                let longest = log::ana_longest(groups.get(), namespaces.get());
+                let of = &self.setup.subsystem;
+                let longest = log::ana_longest(of.groups, of.max_namespaces);
                 page.resize(page.len().max(longest), 0);
                 page
             }

@@ -11,7 +11,6 @@ use crate::identify;
 use crate::log::{ErrorEntry, TRTYPE_RDMA, TRTYPE_TCP};
 use crate::pdu::{U16, U32, U64};
 use crate::status::Status;
-use alloc::boxed::Box;
 use alloc::collections::{BTreeMap, BTreeSet, VecDeque};
 use alloc::vec::Vec;
 use core::time::Duration;
@@ -100,7 +99,6 @@ pub struct Request<'a> {
 #[derive(Debug)]
 pub struct Controller {
     pub(super) setup: Setup,
-    pub(super) identify: Box<identify::Controller>,
     cc: u32,
     csts: u32,
     /// The keep alive timeout; zero: none.
@@ -126,7 +124,6 @@ impl Controller {
             _ => setup.kato,
         };
         Self {
-            identify: Box::new(setup.identify()),
             cc: 0,
             csts: 0,
             kato: whole_units(kato),

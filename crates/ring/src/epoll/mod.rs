@@ -20,6 +20,7 @@ use self::watch::Watch;
 use crate::files::Files;
 use crate::polling::Polling;
 use crate::pool::{Job, Outcome, Pool};
+use crate::shrink::Shrink;
 use crate::slots::Slots;
 use crate::sys;
 use crate::{Config, Counters, Event, PollSource, Waker};
@@ -94,6 +95,7 @@ pub(crate) struct Epoll {
     pool: Pool,
     poll: Poll,
     sockets: Slots<Socket>,
+    shrink_sockets: Shrink,
     listeners: Slots<Listener>,
     watches: Slots<Watch>,
     files: Files,
@@ -125,6 +127,7 @@ impl Epoll {
             pool,
             poll,
             sockets: Slots::new(),
+            shrink_sockets: Shrink::default(),
             listeners: Slots::new(),
             watches: Slots::new(),
             files: Files::new(),

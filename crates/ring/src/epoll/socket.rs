@@ -81,6 +81,9 @@ impl Epoll {
             return;
         }
         let Some(socket) = self.sockets.remove_at(id.0.index) else { return };
+        if self.shrink_sockets.is_due(self.sockets.places(), self.sockets.len()) {
+            self.sockets.shrink();
+        }
         // Taken out by name: a duplicate of the descriptor would keep it in.
         self.poll.remove(socket.fd.as_raw_fd());
         how(socket.fd.as_raw_fd());

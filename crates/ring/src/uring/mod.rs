@@ -25,12 +25,14 @@ use self::socket::Socket;
 use self::watch::Watch;
 use self::zero_copy::Holds;
 use crate::polling::Polling;
+use crate::shrink::Shrink;
 use crate::slots::Slots;
 use crate::{Arena, Config, Counters, Event, PollSource, Waker};
 
 pub(crate) struct Uring {
     queue: Queue,
     sockets: Slots<Socket>,
+    shrink_sockets: Shrink,
     listeners: Slots<Listener>,
     watches: Slots<Watch>,
     files: Slots<OpenFile>,
@@ -86,6 +88,7 @@ impl Uring {
             arena: arena.clone(),
             queue: Queue::new(setup.ring, setup.taskrun_flag),
             sockets: Slots::new(),
+            shrink_sockets: Shrink::default(),
             listeners: Slots::new(),
             watches: Slots::new(),
             files: Slots::new(),

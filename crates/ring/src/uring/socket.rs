@@ -184,6 +184,9 @@ impl Uring {
         if socket.closing && socket.is_idle() && !self.lingers(index) {
             self.unregister(handle);
             self.sockets.remove_at(index);
+            if self.shrink_sockets.is_due(self.sockets.places(), self.sockets.len()) {
+                self.sockets.shrink();
+            }
         }
     }
 

@@ -36,6 +36,9 @@ impl Seat {
     }
 }
 
+/// A list of so many seats costs little, and stays as it is.
+const FEW: usize = 64;
+
 #[derive(Clone, Debug)]
 struct Sitting {
     nexus: Arc<LiveNexus>,
@@ -99,7 +102,17 @@ impl Seats {
     pub fn detach(&mut self, seat: Seat) -> Option<Registrant> {
         let left = self.seats.get_mut(seat.at())?.take()?;
         self.first_free = self.first_free.min(seat.at());
+        self.shrink();
         Some(left.nexus.registrant().clone())
+    }
+
+    /// Gives up the free seats at the end, and most of their memory when few are left: thousands may have been there.
+    fn shrink(&mut self) {
+        let taken = self.seats.iter().rposition(Option::is_some).map_or(0, |last| last + 1);
+        self.seats.truncate(taken);
+        if self.seats.capacity() > FEW && taken <= self.seats.capacity() / 4 {
+            self.seats.shrink_to(2 * taken);
+        }
     }
 
     /// A reset of the unit or the target ends PREVENT.

@@ -83,6 +83,7 @@ impl<F: Front> Shard<F> {
             self.core.login_ends(conn.peer.ip(), conn.serial);
         }
         self.front.exec.storage.connections -= 1;
+        self.core.member.connection_ended();
         self.core.loads[self.number].fetch_sub(1, Ordering::Relaxed);
         for waiter in std::mem::take(&mut conn.waits_for_end) {
             self.tell_ended(waiter);
