@@ -177,11 +177,10 @@ impl IscsiConn {
         (!self.proto.is_asked_to_log_out()).then_some(session.since + DISCOVERY)
     }
 
-    /// What its session and its initiator are limited to, if they are, and the number of the session.
+    /// What its session and its initiator are limited to, if they are.
     #[inline]
-    pub fn limits(&self) -> (Option<Arc<ClientLimits>>, usize) {
-        let limits = self.session.as_ref().map(|session| &session.limits);
-        limits.map_or((None, 0), |limits| (limits.of_operation(), limits.number()))
+    pub fn limits(&self) -> Option<Arc<ClientLimits>> {
+        self.session.as_ref()?.limits.of_operation()
     }
 
     /// The session's seat at a logical unit.

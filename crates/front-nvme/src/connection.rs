@@ -245,11 +245,10 @@ impl NvmeConn {
         }
     }
 
-    /// What its host and its controller are limited to, if they are, and the number of the controller.
+    /// What its host and its controller are limited to, if they are.
     #[inline]
-    pub fn limits(&self) -> (Option<Arc<ClientLimits>>, usize) {
-        let limits = self.queue.as_ref().map(|queue| &queue.member.limits);
-        limits.map_or((None, 0), |limits| (limits.of_operation(), limits.number()))
+    pub fn limits(&self) -> Option<Arc<ClientLimits>> {
+        self.queue.as_ref()?.member.limits.of_operation()
     }
 
     /// The operation of the command behind a tag.

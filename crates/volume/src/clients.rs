@@ -26,12 +26,6 @@ impl ClientLimits {
         self.set.load(Ordering::Relaxed).then(|| self.clone())
     }
 
-    /// A number that no other session has while this one is there.
-    #[inline]
-    pub fn number(self: &Arc<Self>) -> usize {
-        Arc::as_ptr(self).addr()
-    }
-
     /// That of the host, and that of the session.
     pub(crate) fn all(&self) -> [&Limit; 2] {
         [&self.host, &self.session]

@@ -1,5 +1,6 @@
 //! The volumes of one shard, by their slots.
 
+use std::collections::VecDeque;
 use std::ops::{Index, IndexMut};
 use std::sync::Arc;
 use std::time::Duration;
@@ -7,9 +8,10 @@ use std::time::Duration;
 use lunet_ring::Account;
 
 use crate::count::{Busy, VolumeCount};
+use crate::operation::OperationId;
 use crate::queue::Watch;
 use crate::stage::Sampler;
-use crate::throttle::Line;
+use crate::throttle::Behind;
 use crate::volume::Volume;
 
 /// Names a volume by its slot. What is in a slot stays there as long as anybody works on it.
@@ -57,8 +59,10 @@ pub struct OpenVolume<F> {
     pub(crate) guarded: bool,
     /// Requests at the storage that locks wait for.
     pub(crate) watches: Vec<Watch>,
-    /// Operations that wait for a limit, or for the volume's share.
-    pub(crate) line: Line,
+    /// Operations that wait for a limit, in their order.
+    pub(crate) line: VecDeque<OperationId>,
+    /// Who has to wait behind them.
+    pub(crate) behind: Behind,
     /// They wait for the volume's share.
     pub(crate) wants_share: bool,
 }
@@ -79,7 +83,8 @@ impl<F> OpenVolume<F> {
             orphans: 0,
             guarded: true,
             watches: Vec::new(),
-            line: Line::default(),
+            line: VecDeque::new(),
+            behind: Behind::default(),
             wants_share: false,
         }
     }

@@ -162,9 +162,6 @@ pub struct Requests {
     pub(crate) timing: Option<Timing>,
     /// The limits of its client, if it has any.
     pub client: Option<Arc<ClientLimits>>,
-    /// The session, or controller, of its client, by a number that no other one has at the same time: operations of a session
-    /// wait for a limit behind each other, and sessions have turns. 0: of nobody.
-    pub session: usize,
     /// Its place among those that wait for a limit.
     pub(crate) place: Option<Place>,
     /// Bytes that were paid for and are not under way; where nothing is limited, none are.
@@ -219,7 +216,6 @@ impl Requests {
             claim: None,
             timing: None,
             client: None,
-            session: 0,
             place: None,
             credit: 0,
             reserved: None,
@@ -248,7 +244,6 @@ impl Requests {
             claim,
             timing,
             client,
-            session,
             place,
             credit,
             reserved,
@@ -259,7 +254,7 @@ impl Requests {
         (*stable, *orphan, *starved, *spare) = (false, false, false, false);
         (*waited, *timing) = (false, None);
         (*client, *place, *credit, *reserved) = (None, None, 0, None);
-        (*soliciting, *next_seq, *session) = (0, 0, 0);
+        (*soliciting, *next_seq) = (0, 0);
         in_flight.clear();
     }
 

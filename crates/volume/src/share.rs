@@ -392,48 +392,7 @@ mod tests {
         (latencies, f64::from(done) / possible)
     }
 
-    /// How many requests each volume has at the storage if these are divided by weight, and what it does not ask for goes to others.
-    fn divided(volumes: &[(u32, usize)]) -> Vec<f64> {
-        let mut parts = vec![0.0; volumes.len()];
-        let mut open: Vec<usize> = (0..volumes.len()).collect();
-        let mut left = POOL_DEPTH as f64;
-        while !open.is_empty() {
-            let sum: f64 = open.iter().map(|at| f64::from(volumes[*at].0)).sum();
-            let part = |at: &usize| left * f64::from(volumes[*at].0) / sum;
-            let (less, more): (Vec<usize>, Vec<usize>) =
-                open.iter().partition(|at| volumes[**at].1 as f64 <= part(at));
-            if less.is_empty() {
-                open.iter().for_each(|at| parts[*at] = part(at));
-                break;
-            }
-            for at in less {
-                parts[at] = volumes[at].1 as f64;
-                left -= parts[at];
-            }
-            open = more;
-        }
-        parts
-    }
-
     proptest! {
-        #[test]
-        fn who_asks_for_enough_has_the_share_of_the_weight_at_any_depth(
-            volumes in proptest::collection::vec((10_u32..1000, 1_usize..=256), 2..6),
-        ) {
-            let pool = Arc::new(Pool::default());
-            let shares: Vec<Share> =
-                volumes.iter().map(|(weight, _)| share(&pool, *weight, None)).collect();
-            let all: Vec<_> =
-                shares.iter().zip(&volumes).map(|(share, (_, depth))| (share, *depth, 4096)).collect();
-            let (served, parts) = (run(&pool, &all, 100_000), divided(&volumes));
-            // Who asks for about its share does not always have something to do.
-            let enough = (0..volumes.len()).filter(|at| volumes[*at].1 as f64 >= 2.0 * parts[*at]);
-            let each = enough.map(|at| served[at] as f64 / f64::from(volumes[at].0));
-            let each: Vec<f64> = each.collect();
-            let most = each.iter().copied().fold(0.0, f64::max);
-            prop_assert!(each.iter().all(|one| one / most > 0.95), "{served:?} of {volumes:?}");
-        }
-
         #[test]
         fn a_goal_is_kept_where_others_are_the_reason_and_costs_no_throughput(
             at_once in 1_usize..5,

@@ -2,15 +2,15 @@
 //! share of the storage.
 //!
 //! An operation asks before its requests have buffers, and before data is asked of its client. If it may not begin, it
-//! takes its place in the line of its volume and holds nothing but what came with its command: behind those of its own
-//! session, beside those of others. Sessions have turns, whatever their queue depths. A timer of the shard lets the line
-//! go on when the accounts say so; an operation that ends leaves it at once.
+//! takes its place in the line of its volume and holds nothing but what came with its command. Whoever comes later
+//! stands behind it. A timer of the shard lets the line go on when the accounts say so; an operation that ends leaves it
+//! at once.
 //!
-//! The first operation of each session that waits for a limit pays at once and knows when its turn is: so all sessions of
-//! all shards have turns in one order, and a shard that looks more often than another one, because it has more to do, does
-//! not always find what is left.
+//! Whoever is the first to wait for a limit, of its line, pays at once and knows when its turn is: otherwise a shard that
+//! looks more often than another one, because it has more to do, would always be the one that finds something left.
 
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::VecDeque;
+use std::ptr;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -42,7 +42,8 @@ pub(crate) struct Place {
 #[derive(Clone, Copy, Debug)]
 struct Turn {
     due: Duration,
-    /// Whose limit is the reason.
+    /// The client's limit that is the reason, by its address; otherwise it is that of the volume.
+    name: Option<usize>,
     whose: Whose,
     /// How often its limits had changed by then.
     changes: u32,
@@ -52,93 +53,40 @@ impl Turn {
     /// What is in the way of its operation until then, if anything is.
     fn obstacle(&self, now: Duration) -> Option<Obstacle> {
         let wait = self.due.checked_sub(now).filter(|wait| !wait.is_zero())?;
-        Some(Obstacle::Limit(self.whose, wait))
+        Some(match self.name {
+            Some(name) => Obstacle::Client(name, self.whose, wait),
+            None => Obstacle::Volume(wait),
+        })
     }
 }
-
-/// Nobody pays for a turn that is further away: initiators give up before, and an account does not count without end.
-const AHEAD: Duration = Duration::from_secs(60);
-
-/// Queues whose memory is kept for later ones.
-const SPARE: usize = 64;
 
 /// Who waits for a share is looked at as often as a shard can.
 const SOON: Duration = Duration::from_millis(1);
 
-/// Operations that wait: those of a session in the order in which they came, and sessions in turn.
-#[derive(Debug, Default)]
-pub(crate) struct Line {
-    /// By their sessions, and what the first of each waits for. None is empty.
-    sessions: BTreeMap<usize, (VecDeque<OperationId>, Whose)>,
-    /// The sessions, in the order of their turns.
-    turns: VecDeque<usize>,
-    spare: Vec<VecDeque<OperationId>>,
+/// Who has to stand behind a line.
+#[derive(Debug)]
+pub(crate) enum Behind {
+    /// Those that have one of these limits, by their addresses, in order.
+    These(Vec<usize>),
+    /// Everybody: those in front wait for this.
+    All(Whose),
 }
 
-impl Line {
-    pub(crate) fn is_empty(&self) -> bool {
-        self.turns.is_empty()
-    }
-
-    /// What the first operation of a session waits for, if one does.
-    fn first_waits_for(&self, session: usize) -> Option<Whose> {
-        self.sessions.get(&session).map(|(_, whose)| *whose)
-    }
-
-    fn push(&mut self, session: usize, id: OperationId, whose: Whose) {
-        let Self { sessions, turns, spare } = self;
-        let (queue, _) = sessions.entry(session).or_insert_with(|| {
-            turns.push_back(session);
-            (spare.pop().unwrap_or_default(), whose)
-        });
-        queue.push_back(id);
-    }
-
-    /// The first operation of the session with that turn.
-    fn first(&self, turn: usize) -> Option<OperationId> {
-        let (queue, _) = self.sessions.get(self.turns.get(turn)?)?;
-        queue.front().copied()
-    }
-
-    /// The first operation of the session with that turn waits for this.
-    fn waits_for(&mut self, turn: usize, whose: Whose) {
-        let session = self.turns.get(turn).and_then(|session| self.sessions.get_mut(session));
-        session.into_iter().for_each(|(_, before)| *before = whose);
-    }
-
-    /// The first operation of the session with that turn goes on, and the session has the last turn.
-    fn pass(&mut self, turn: usize) {
-        let Some(session) = self.turns.remove(turn) else { return };
-        let Some((queue, _)) = self.sessions.get_mut(&session) else { return };
-        queue.pop_front();
-        match queue.is_empty() {
-            true => self.forget(session),
-            false => self.turns.push_back(session),
-        }
-    }
-
-    /// An operation of a session leaves.
-    fn leave(&mut self, session: usize, id: OperationId) {
-        let Some((queue, _)) = self.sessions.get_mut(&session) else { return };
-        queue.retain(|waiting| *waiting != id);
-        if queue.is_empty() {
-            self.turns.retain(|other| *other != session);
-            self.forget(session);
-        }
-    }
-
-    fn forget(&mut self, session: usize) {
-        let keeps = self.spare.len() < SPARE;
-        let queue = self.sessions.remove(&session).map(|(queue, _)| queue);
-        self.spare.extend(queue.filter(|_| keeps));
+impl Default for Behind {
+    fn default() -> Self {
+        Self::These(Vec::new())
     }
 }
 
 /// What an operation has to wait for.
 enum Obstacle {
-    /// A limit.
-    Limit(Whose, Duration),
-    /// The share of its volume: all sessions wait as well.
+    /// The limit of its volume: all behind it wait as well.
+    Volume(Duration),
+    /// A limit of its client, by its address, which may be none for who stands behind it.
+    Client(usize, Whose, Duration),
+    /// A limit of its client that somebody in front of it waits for.
+    Known(Whose),
+    /// The share of its volume: all behind it wait as well.
     Share,
     /// Those in front of it, who wait for this.
     Line(Whose),
@@ -148,7 +96,8 @@ impl Obstacle {
     /// Whose limit it is.
     fn whose(&self) -> Whose {
         match self {
-            Self::Limit(whose, _) | Self::Line(whose) => *whose,
+            Self::Volume(_) => Whose::Volume,
+            Self::Client(_, whose, _) | Self::Known(whose) | Self::Line(whose) => *whose,
             Self::Share => Whose::Share,
         }
     }
@@ -202,12 +151,12 @@ impl<F> Storage<F> {
         if requests.place.is_some() {
             return false;
         }
-        let volume = &self.volumes[slot];
-        let front = volume.line.first_waits_for(requests.session);
-        let obstacle = match front.or(volume.wants_share.then_some(Whose::Share)) {
-            Some(whose) => Some(Obstacle::Line(whose)),
-            None => self.obstacle(requests, slot),
+        let behind = std::mem::take(&mut self.volumes[slot].behind);
+        let obstacle = match &behind {
+            Behind::These(known) => self.obstacle(requests, slot, known),
+            Behind::All(whose) => Some(Obstacle::Line(*whose)),
         };
+        self.volumes[slot].behind = behind;
         let Some(obstacle) = obstacle else {
             self.pay_limits(requests, slot, cost);
             self.begin_paid(requests, slot, cost);
@@ -219,22 +168,23 @@ impl<F> Storage<F> {
         if volume.line.is_empty() {
             self.lines.push(slot);
         }
-        volume.line.push(requests.session, requests.id(), obstacle.whose());
+        volume.line.push_back(requests.id());
         requests.place = Some(Place { slot, cost, since: self.now, turn: None });
         self.book(requests, &obstacle);
         false
     }
 
-    /// The first operation of a session that waits for a limit pays at once, if its turn is not too far away.
+    /// An operation that stands in a line pays at once, if a limit is in its way and nobody in front of it waits for that.
     fn book(&mut self, requests: &mut Requests, obstacle: &Obstacle) {
         let Some(Place { slot, cost, turn: None, .. }) = requests.place else { return };
-        let Obstacle::Limit(whose, wait) = *obstacle else { return };
-        if wait > AHEAD {
-            return;
-        }
+        let (name, whose, wait) = match obstacle {
+            Obstacle::Volume(wait) => (None, Whose::Volume, *wait),
+            Obstacle::Client(name, whose, wait) => (Some(*name), *whose, *wait),
+            Obstacle::Known(_) | Obstacle::Share | Obstacle::Line(_) => return,
+        };
         self.pay_limits(requests, slot, cost);
         let changes = self.changes(requests, slot);
-        let turn = Turn { due: self.now + wait, whose, changes };
+        let turn = Turn { due: self.now + wait, name, whose, changes };
         requests.place.iter_mut().for_each(|place| place.turn = Some(turn));
     }
 
@@ -254,23 +204,38 @@ impl<F> Storage<F> {
     /// Something is in the way of an operation on the volume in a slot.
     fn meet(&mut self, slot: VolumeId, obstacle: &Obstacle) {
         let wait = match obstacle {
-            Obstacle::Limit(_, wait) => *wait,
+            Obstacle::Volume(wait) | Obstacle::Client(.., wait) => *wait,
             Obstacle::Share => SOON,
-            Obstacle::Line(_) => LOOK,
+            Obstacle::Known(_) | Obstacle::Line(_) => LOOK,
         };
         self.look_in(wait);
+        let behind = &mut self.volumes[slot].behind;
+        match (obstacle, behind) {
+            (Obstacle::Client(name, ..), Behind::These(known)) => {
+                if let Err(at) = known.binary_search(name) {
+                    known.insert(at, *name);
+                }
+            }
+            (Obstacle::Client(..) | Obstacle::Known(_), _) => {}
+            (obstacle, behind) => *behind = Behind::All(obstacle.whose()),
+        }
         if matches!(obstacle, Obstacle::Share) {
             self.want_share(slot, true);
         }
     }
 
-    /// What is in an operation's way now, if anything is.
-    fn obstacle(&mut self, requests: &mut Requests, slot: VolumeId) -> Option<Obstacle> {
+    /// What is in an operation's way now, if anything is. Some limits are known to be.
+    fn obstacle(
+        &mut self,
+        requests: &mut Requests,
+        slot: VolumeId,
+        known: &[usize],
+    ) -> Option<Obstacle> {
         let limit = match self.turn(requests) {
             Some(turn) => turn.obstacle(self.now),
             None => {
                 requests.place.iter_mut().for_each(|place| place.turn = None);
-                self.limit_in_the_way(requests, slot)
+                self.limit_in_the_way(requests, slot, known)
             }
         };
         if limit.is_some() {
@@ -282,16 +247,28 @@ impl<F> Storage<F> {
         (!lets).then_some(Obstacle::Share)
     }
 
-    /// The limit that an operation waits for the longest.
-    fn limit_in_the_way(&self, requests: &Requests, slot: VolumeId) -> Option<Obstacle> {
-        let client = requests.client.iter();
-        let client =
-            client.flat_map(|client| client.all().into_iter().zip([Whose::Host, Whose::Session]));
-        let own = (&*self.volumes[slot].core.limit, Whose::Volume);
-        // Of equal ones the volume's.
-        let all = client.chain([own]).map(|(limit, whose)| (limit.wait(self.now), whose));
-        let (wait, whose) = all.max_by_key(|(wait, _)| *wait)?;
-        (!wait.is_zero()).then_some(Obstacle::Limit(whose, wait))
+    /// The limit that an operation waits for the longest, or one that somebody in front of it waits for.
+    fn limit_in_the_way(
+        &self,
+        requests: &Requests,
+        slot: VolumeId,
+        known: &[usize],
+    ) -> Option<Obstacle> {
+        let volume = self.volumes[slot].core.limit.wait(self.now);
+        let mut longest = (volume, (!volume.is_zero()).then_some(Obstacle::Volume(volume)));
+        if let Some(client) = &requests.client {
+            for (limit, whose) in client.all().into_iter().zip([Whose::Host, Whose::Session]) {
+                let name = ptr::from_ref(limit).addr();
+                if known.binary_search(&name).is_ok() {
+                    return Some(Obstacle::Known(whose));
+                }
+                let wait = limit.wait(self.now);
+                if wait > longest.0 {
+                    longest = (wait, Some(Obstacle::Client(name, whose, wait)));
+                }
+            }
+        }
+        longest.1
     }
 
     /// The slowest clock of the volumes of a pool that wait, as it was when this loop iteration needed it first.
@@ -373,8 +350,9 @@ impl<F> Storage<F> {
         }
         let volume = &mut self.volumes[place.slot];
         volume.count.limit.time += self.now.saturating_sub(place.since);
-        volume.line.leave(requests.session, requests.id());
+        volume.line.retain(|waiting| *waiting != requests.id());
         if volume.line.is_empty() {
+            volume.behind = Behind::default();
             self.lines.retain(|slot| *slot != place.slot);
             self.want_share(place.slot, false);
         }
@@ -409,43 +387,45 @@ impl<C: Command> Executor<C> {
         self.storage.lines = slots;
     }
 
-    fn pass_line(&mut self, slot: VolumeId, line: &mut Line) {
+    fn pass_line(&mut self, slot: VolumeId, line: &mut VecDeque<OperationId>) {
+        self.storage.volumes[slot].behind = Behind::default();
+        let wanted_share = self.storage.volumes[slot].wants_share;
         let mut wants_share = false;
-        let mut turn = 0;
-        while let Some(id) = line.first(turn) {
+        let mut at = 0;
+        while let Some(id) = line.get(at).copied() {
             let requests = &mut self.operations[id].requests;
-            let Some(obstacle) = self.storage.obstacle(requests, slot) else {
-                line.pass(turn);
-                self.begins(id);
-                continue;
-            };
-            line.waits_for(turn, obstacle.whose());
-            self.storage.meet(slot, &obstacle);
-            self.storage.book(requests, &obstacle);
-            wants_share = matches!(obstacle, Obstacle::Share);
-            if wants_share {
-                break;
+            let behind = std::mem::take(&mut self.storage.volumes[slot].behind);
+            let known = if let Behind::These(known) = &behind { &known[..] } else { &[] };
+            let obstacle = self.storage.obstacle(requests, slot, known);
+            self.storage.volumes[slot].behind = behind;
+            match obstacle {
+                Some(obstacle) => {
+                    self.storage.meet(slot, &obstacle);
+                    self.storage.book(requests, &obstacle);
+                    wants_share = matches!(obstacle, Obstacle::Share);
+                    if !matches!(obstacle, Obstacle::Client(..) | Obstacle::Known(_)) {
+                        break;
+                    }
+                    at += 1;
+                }
+                None => {
+                    line.remove(at);
+                    let has_paid = self.storage.turn(requests).is_some();
+                    let Some(place) = requests.place.take() else { continue };
+                    if !has_paid {
+                        self.storage.pay_limits(requests, slot, place.cost);
+                    }
+                    self.storage.begin_paid(requests, slot, place.cost);
+                    let waited = self.storage.now.saturating_sub(place.since);
+                    self.storage.volumes[slot].count.limit.time += waited;
+                    self.storage.passed.push(id);
+                }
             }
-            turn += 1;
         }
         // Whoever waits for something else keeps nobody back.
-        if !wants_share {
+        if wanted_share && !wants_share {
             self.storage.want_share(slot, false);
         }
-    }
-
-    /// An operation is not in a line any more, and goes on.
-    fn begins(&mut self, id: OperationId) {
-        let requests = &mut self.operations[id].requests;
-        let has_paid = self.storage.turn(requests).is_some();
-        let Some(Place { slot, cost, since, .. }) = requests.place.take() else { return };
-        if !has_paid {
-            self.storage.pay_limits(requests, slot, cost);
-        }
-        self.storage.begin_paid(requests, slot, cost);
-        let waited = self.storage.now.saturating_sub(since);
-        self.storage.volumes[slot].count.limit.time += waited;
-        self.storage.passed.push(id);
     }
 
     /// An operation that nobody waits for any more does not wait for a limit either.

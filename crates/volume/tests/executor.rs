@@ -10,10 +10,10 @@ use lunet_backends::{Storage, VolumeSpec, open};
 use lunet_block::{ByteRange, Error, Op};
 use lunet_ring::{Account, Buf, Config, Payload, Ring};
 use lunet_volume::{
-    Budget, Client, ClientLimits, ClientRates, Clients, Command, Compare, Drain, Exclusive,
-    Executor, Face, Failure, Health, Intake, Kind, Merge, Offload, OperationId, Overwrite, Plain,
-    Progress, Rates, Read, ShardConfig, Shards, Sink, SlowWork, Source, Stage, Step, Ticket, Timed,
-    Volume, VolumeId, Waiter, Work, Write,
+    Budget, Client, Command, Compare, Drain, Exclusive, Executor, Face, Failure, Health, Intake,
+    Kind, Merge, Offload, OperationId, Overwrite, Plain, Progress, Rates, Read, ShardConfig,
+    Shards, Sink, SlowWork, Source, Stage, Step, Ticket, Timed, Volume, VolumeId, Waiter, Work,
+    Write,
 };
 
 const SIZE: u64 = 8 << 20;
@@ -219,17 +219,6 @@ impl Shard {
         self.goes_on(id).then_some(id)
     }
 
-    /// The same of a client.
-    fn start_read_of(&mut self, client: &Arc<ClientLimits>) -> Option<OperationId> {
-        let id = self.executor.begin(ID, Kind::Read);
-        let range = ByteRange::new(0, BLOCK as u64);
-        let operation = &mut self.executor.operations[id];
-        operation.work = Work::Read(Read::new(range, Some(range.len), false));
-        operation.requests.client = client.of_operation();
-        operation.requests.session = client.number();
-        self.goes_on(id).then_some(id)
-    }
-
     /// Lets an operation work. False if it has ended.
     fn goes_on(&mut self, id: OperationId) -> bool {
         let mut client = Bytes::default();
@@ -244,18 +233,13 @@ impl Shard {
 
     /// Looks at a time of its clock whether operations that wait may go on, if that is due. Returns how many have ended.
     fn look_at(&mut self, now: Duration) -> usize {
-        self.ended_at(now).len()
-    }
-
-    /// The same; returns which ones.
-    fn ended_at(&mut self, now: Duration) -> Vec<OperationId> {
         self.executor.storage.now = now;
         if self.executor.next_look().is_none_or(|due| due > now) {
-            return Vec::new();
+            return 0;
         }
         self.executor.look();
         let queued = self.executor.queued();
-        queued.into_iter().filter(|id| !self.goes_on(*id)).collect()
+        queued.into_iter().filter(|id| !self.goes_on(*id)).count()
     }
 
     fn write(&mut self, volume: VolumeId, offset: u64, data: &[u8]) {
@@ -558,123 +542,6 @@ fn a_shard_that_looks_more_often_leaves_others_their_turns() {
             assert_eq!(shard.look_at(began + Duration::from_secs(2)), 4);
         }
     }
-}
-
-/// A session that always has so many operations on the way.
-struct Greedy {
-    /// On which shard.
-    shard: usize,
-    depth: usize,
-    limits: Arc<ClientLimits>,
-    waiting: Vec<OperationId>,
-    served: u64,
-}
-
-/// Shards that look each millisecond, for so many seconds of their clock.
-fn serve(shards: &mut [Shard], sessions: &mut [Greedy], seconds: u32) {
-    for tick in 0..seconds * 1000 {
-        let now = Duration::from_secs(1) + tick * Duration::from_millis(1);
-        for (at, shard) in shards.iter_mut().enumerate() {
-            let ended = shard.ended_at(now);
-            for one in sessions.iter_mut().filter(|one| one.shard == at) {
-                let before = one.waiting.len();
-                one.waiting.retain(|id| !ended.contains(id));
-                one.served += (before - one.waiting.len()) as u64;
-                while one.waiting.len() < one.depth {
-                    match shard.start_read_of(&one.limits) {
-                        Some(id) => one.waiting.push(id),
-                        None => one.served += 1,
-                    }
-                }
-            }
-        }
-    }
-    for one in sessions {
-        one.waiting.drain(..).for_each(|id| shards[one.shard].executor.abandon(id));
-    }
-}
-
-/// Sessions of these hosts, each on a shard and with a queue depth.
-fn greedy(clients: &Clients, all: &[(&str, usize, usize)]) -> Vec<Greedy> {
-    let one = |(host, shard, depth): &(&str, usize, usize)| {
-        let limits = clients.enter(host);
-        Greedy { shard: *shard, depth: *depth, limits, waiting: Vec::new(), served: 0 }
-    };
-    all.iter().map(one).collect()
-}
-
-/// Each of these has had the same, but for a twentieth, and all together as much as they may.
-fn assert_fair(sessions: &[Greedy], all: u64, what: &str) {
-    let served: Vec<u64> = sessions.iter().map(|one| one.served).collect();
-    let (sum, count) = (served.iter().sum::<u64>(), served.len() as u64);
-    assert!(sum >= all * 19 / 20 && sum <= all * 21 / 20, "{what}: {served:?} of {all}");
-    for one in &served {
-        let wanted = sum / count;
-        assert!(one.abs_diff(wanted) * 20 <= wanted, "{what}: {served:?}, and each {wanted}");
-    }
-}
-
-/// Two or more shards with the same volumes.
-fn shards(count: usize) -> Vec<Shard> {
-    let first = Shard::new(None);
-    let volumes = first.volumes.clone();
-    let others = (1..count).map(|_| Shard::of(volumes.clone(), None));
-    std::iter::once(first).chain(others).collect()
-}
-
-#[test]
-fn sessions_have_equal_shares_of_a_limit_whatever_their_queue_depths() {
-    let host = |all: &[(usize, usize)]| {
-        all.iter().map(|(shard, depth)| ("iqn.h", *shard, *depth)).collect::<Vec<_>>()
-    };
-    let mixed = [1, 256, 2, 128, 4, 64, 8, 32];
-    let one_shard: Vec<_> = mixed.iter().map(|depth| (0, *depth)).collect();
-    let three: Vec<_> = mixed.iter().enumerate().map(|(at, depth)| (at % 3, *depth)).collect();
-    // Four against one, on shards of their own.
-    let four = [(0, 256), (0, 1), (0, 64), (0, 16), (1, 1)];
-    let other_four = [(0, 1), (0, 1), (0, 1), (0, 1), (1, 256)];
-    for (all, count) in [(&one_shard[..], 1), (&three, 3), (&four, 2), (&other_four, 2)] {
-        // A look each millisecond is late by half of one: a twentieth of a round of ten.
-        for iops in [100, 300, 500] {
-            let mut shards = shards(count);
-            shards[0].volumes[0].limit.set(limited(iops));
-            let mut sessions = greedy(&Clients::default(), &host(all));
-            serve(&mut shards, &mut sessions, 10);
-            assert_fair(&sessions, 10 * iops, &format!("{iops} IOPS on {count} shards"));
-        }
-    }
-    // Where there is more in a look than one turn of each, too, on one shard.
-    let mut shards = shards(1);
-    shards[0].volumes[0].limit.set(limited(40_000));
-    let mut sessions = greedy(&Clients::default(), &host(&one_shard[1..]));
-    sessions.iter_mut().for_each(|one| one.depth = one.depth.max(32));
-    serve(&mut shards, &mut sessions, 2);
-    assert_fair(&sessions, 80_000, "40,000 IOPS");
-}
-
-#[test]
-fn hosts_have_their_limits_and_their_sessions_equal_shares_of_them() {
-    let all = [
-        ("iqn.a", 0, 1),
-        ("iqn.a", 1, 256),
-        ("iqn.a", 0, 64),
-        ("iqn.a", 1, 4),
-        ("iqn.b", 0, 256),
-        ("iqn.c", 1, 1),
-        ("iqn.c", 1, 16),
-    ];
-    let clients = Clients::default();
-    clients.limit(Box::new(|_| ClientRates { host: limited(300), ..ClientRates::default() }));
-    let (mut shards, mut sessions) = (shards(2), greedy(&clients, &all));
-    serve(&mut shards, &mut sessions, 10);
-    for (host, of) in [("iqn.a", 0..4), ("iqn.b", 4..5), ("iqn.c", 5..7)] {
-        assert_fair(&sessions[of], 3000, host);
-    }
-    // And by sessions: each has its own.
-    clients.limit(Box::new(|_| ClientRates { session: limited(200), ..ClientRates::default() }));
-    sessions.iter_mut().for_each(|one| one.served = 0);
-    serve(&mut shards, &mut sessions, 10);
-    assert_fair(&sessions, 14_000, "each session");
 }
 
 #[test]

@@ -176,7 +176,7 @@ impl Engine {
         (task.work, task.command.job) = (plan.work, job);
         task.command.lun = arrival.lun;
         task.requests.at_storage = at_storage;
-        (task.requests.client, task.requests.session) = conn.front.limits();
+        task.requests.client = conn.front.limits();
         task.command.transfer = arrival.transfer;
         task.requests.writes = plan.touches.filter(|_| plan.writes);
         task.requests.stable = plan.stable;

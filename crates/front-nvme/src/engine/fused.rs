@@ -94,7 +94,7 @@ impl<Fc: Face> Engine<Fc> {
         let id = self.exec.begin_command(volume, Kind::Write, second.arrived);
         let task = &mut self.exec.operations[id];
         task.requests.at_storage = at_storage;
-        (task.requests.client, task.requests.session) = conn.front.limits();
+        task.requests.client = conn.front.limits();
         (task.requests.writes, task.requests.stable) = (Some(bytes), fua);
         (task.command.nsid, task.command.bytes) = (nsid, 2 * bytes.len);
         task.command.owner = Some(Owner { slot, tag: first.tag, second: Some(second.tag) });

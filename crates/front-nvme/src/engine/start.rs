@@ -167,7 +167,7 @@ impl<Fc: Face> Engine<Fc> {
         (task.work, task.command.job) =
             (plan.work, plan.then.map_or(Job::Storage, |(then, len)| Job::Collect(then, len)));
         task.requests.at_storage = at_storage;
-        (task.requests.client, task.requests.session) = conn.front.limits();
+        task.requests.client = conn.front.limits();
         task.requests.writes = plan.touches.filter(|_| plan.writes);
         (task.requests.stable, task.command.flushes) = (plan.stable, plan.flushes);
         task.command.bytes = plan.touches.map_or(0, |range| range.len);
