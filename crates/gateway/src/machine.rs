@@ -81,7 +81,9 @@ pub(crate) enum Purpose {
     /// Of an owner, to see who would take over.
     Standbys,
     /// Of a standby: the owner is asked to give the group to that gateway.
-    MoveAsked(GatewayId),
+    MoveAsked(GatewayId, Epoch),
+    /// The owner is of a later epoch than that in which it was asked to give the group away: the record is read, then it is asked again.
+    MoveLate(GatewayId),
     /// Of an owner that is to take over: it looks whether it is the owner still.
     OwnerAsked,
     /// To see whether that gateway answers, which the group is to go to.
@@ -258,7 +260,8 @@ impl Gateway {
             Purpose::Announce => {}
             Purpose::AnnounceOwner => self.owner_announced(&result),
             Purpose::Standbys => self.standbys_asked(&result),
-            Purpose::MoveAsked(to) => self.move_asked(to, &result),
+            Purpose::MoveAsked(to, epoch) => self.move_asked(to, epoch, &result),
+            Purpose::MoveLate(to) => self.move_late(to, result),
             Purpose::OwnerAsked => self.owner_asked(result),
             Purpose::Heir(to) => self.heir_asked(to, &result),
             Purpose::Takeover => self.took(result),
@@ -316,14 +319,14 @@ impl Gateway {
         }
     }
 
-    fn order_move(&mut self, to: GatewayId) {
+    pub(crate) fn order_move(&mut self, to: GatewayId) {
         let epoch = self.gate.epoch();
         match &self.role {
             // Somebody else has ordered it, and it is on its way.
             _ if self.goes_to(to) => {}
             Role::Owner(_) | Role::Moving(_) => self.begin_move(to),
             Role::Standby(_) => {
-                let op = self.operation(Purpose::MoveAsked(to));
+                let op = self.operation(Purpose::MoveAsked(to, epoch));
                 self.notify(op, &Message::Move(epoch, to), ANNOUNCE_LIMIT);
             }
             Role::Orphaned => self.act(Action::Refuse(Order::MoveTo(to), Refusal::Orphaned)),

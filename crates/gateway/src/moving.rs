@@ -287,8 +287,8 @@ impl Gateway {
         self.notify(op, &Message::Ping(self.gate.epoch()), ANNOUNCE_LIMIT);
     }
 
-    /// What the owner says to a move that was ordered here. One that says nothing may have heard of it.
-    pub(crate) fn move_asked(&mut self, to: GatewayId, result: &Result) {
+    /// What the owner says to a move that was ordered here, in that epoch. One that says nothing may have heard of it.
+    pub(crate) fn move_asked(&mut self, to: GatewayId, asked: Epoch, result: &Result) {
         let Ok(Reply::Acks { acks, all }) = result else { return };
         let responses = acks.iter().flat_map(|ack| Response::decode(&ack.0));
         let mut owner = false;
@@ -297,8 +297,12 @@ impl Gateway {
                 Response::Refused(refusal) => {
                     return self.act(Action::Refuse(Order::MoveTo(to), refusal));
                 }
-                Response::Owner(epoch) if epoch == self.gate.epoch() => owner = true,
-                // Of another epoch than that which it was asked in.
+                Response::Owner(epoch) if epoch == asked => owner = true,
+                // It has become the owner since, and has done nothing of what was asked.
+                Response::Owner(epoch) if epoch > asked => {
+                    let op = self.operation(Purpose::MoveLate(to));
+                    return self.act(Action::ReadRecord(op));
+                }
                 Response::Owner(_) => {
                     return self.act(Action::Refuse(Order::MoveTo(to), Refusal::NotReady));
                 }
@@ -308,6 +312,17 @@ impl Gateway {
         // Everybody has answered, and none of them owns it: it may have left for that gateway meanwhile.
         if *all && !owner && !self.goes_to(to) {
             self.act(Action::Refuse(Order::MoveTo(to), Refusal::NoOwner));
+        }
+    }
+
+    /// A move is asked for again, of whoever owns the group by now.
+    pub(crate) fn move_late(&mut self, to: GatewayId, result: Result) {
+        let known = result.is_ok();
+        self.read(result);
+        if known {
+            self.order_move(to);
+        } else {
+            self.act(Action::Refuse(Order::MoveTo(to), Refusal::NotReady));
         }
     }
 

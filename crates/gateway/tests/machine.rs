@@ -616,7 +616,7 @@ fn a_standby_hears_why_its_owner_does_not_give_the_group_away() {
     let none = Response::NotOwner(Epoch(5), GatewayId(2));
     for (answer, all, why) in [
         (Response::Refused(Refusal::JobUnderWay), false, Some(Refusal::JobUnderWay)),
-        (Response::Owner(Epoch(6)), true, Some(Refusal::NotReady)),
+        (Response::Owner(Epoch(4)), true, Some(Refusal::NotReady)),
         (Response::Owner(Epoch(5)), true, None),
         (none.clone(), true, Some(Refusal::NoOwner)),
         // Somebody has not answered, who may be the owner.
@@ -719,6 +719,44 @@ fn each_refusal_says_what_to_do_next() {
         assert!(verbs.iter().any(|verb| next.contains(verb)), "{why}: {next}");
         assert!(!why.contains(':') && !next.ends_with('.'), "{why}: {next}");
     }
+}
+
+/// An order that was given in the epoch of before is given again, and not lost, whether this gateway has heard of the new one by the
+/// time of the answer or not.
+#[test]
+fn a_move_that_the_owner_of_before_was_asked_for_is_asked_of_the_next() {
+    let order = Order::MoveTo(GatewayId(1));
+    let asked = |actions: &[Action], epoch| {
+        let [.., Action::Notify(op, message, _)] = actions else { panic!("{actions:?}") };
+        let (_, message) = Message::decode(message).expect("a message");
+        assert_eq!(message, Message::Move(Epoch(epoch), GatewayId(1)));
+        *op
+    };
+    for heard in [false, true] {
+        let mut bench = Bench::standby(&record(4, Some(0)));
+        let actions = bench.input(Input::Order(order));
+        let op = asked(&actions, 4);
+        let now = Reply::Record(bytes(&record(5, Some(2))));
+        if heard {
+            let actions = bench.notified(&Message::Changed(Epoch(5)));
+            let [.., Action::ReadRecord(op)] = actions[..] else { panic!("{actions:?}") };
+            bench.done(op, Ok(now.clone()));
+        }
+        let actions = bench.done(op, acks(&[Response::Owner(Epoch(5))], true));
+        let [.., Action::ReadRecord(op)] = actions[..] else { panic!("{heard}: {actions:?}") };
+        let actions = bench.done(op, Ok(now));
+        let op = asked(&actions, 5);
+        let actions = bench.done(op, acks(&[Response::Owner(Epoch(5))], true));
+        assert_eq!(refusal(&actions), None, "{heard}");
+    }
+    // Who cannot read the record does not ask for ever.
+    let mut bench = Bench::standby(&record(4, Some(0)));
+    let actions = bench.input(Input::Order(order));
+    let op = asked(&actions, 4);
+    let actions = bench.done(op, acks(&[Response::Owner(Epoch(5))], true));
+    let [.., Action::ReadRecord(op)] = actions[..] else { panic!("{actions:?}") };
+    let actions = bench.done(op, Err(Failure::TimedOut));
+    assert_eq!(refusal(&actions), Some((order, Refusal::NotReady)));
 }
 
 #[test]
