@@ -159,7 +159,8 @@ pub fn rounds_of(
     (1..=rounds).map(round).collect()
 }
 
-fn sample(place: &Place, load: &Load, seconds: u32) -> Result<Sample> {
+/// One run at a place.
+pub fn sample(place: &Place, load: &Load, seconds: u32) -> Result<Sample> {
     let before = usage::cpu_of_all(place.pid)?;
     let done = loads::run(load, &place.url, seconds, CLIENT_CORE)
         .with_context(|| format!("{}, {}", place.name, load.name))?;

@@ -15,11 +15,11 @@ use lunet_e2e::server::{Serve, Server, url};
 use rustix::fs::{Advice, fadvise};
 use tempfile::TempDir;
 
+use super::compare::{self, Place, Sample};
 use super::loads::{Load, Tool};
 use super::spread::Spread;
-use super::{CLIENT_CORE, TARGET_CORE, fio, loads, usage};
+use super::{TARGET, TARGET_CORE, fio, loads, usage};
 
-const TARGET: &str = "iqn.2026-11.local.lunet:bench";
 const MIB: u64 = 1 << 20;
 
 /// Options of `xtask drive`.
@@ -63,15 +63,6 @@ impl Way {
             Self::Buffered => "buffered.img",
         }
     }
-}
-
-/// One run.
-#[derive(Clone, Copy, Debug)]
-struct Sample {
-    /// Operations per second.
-    iops: f64,
-    /// CPU time of fio, or of the server, for each operation, microseconds.
-    cpu_us: f64,
 }
 
 /// Runs everything and prints a table.
@@ -165,24 +156,31 @@ fn sample(
     let file = File::open(&path).with_context(|| path.display().to_string())?;
     file.sync_all()?;
     fadvise(&file, 0, None, Advice::DontNeed)?;
-    let seconds = arguments.seconds;
-    let Some(lun) = lun(way) else {
-        let before = usage::children()?;
-        let mut command = pinned("fio", Some(TARGET_CORE));
-        command.args(["--ioengine=io_uring", "--direct=1", "--allow_file_create=0"]);
-        command.arg(format!("--filename={}", path.display())).arg(format!("--runtime={seconds}"));
-        let writes = matches!(load.tool, Tool::Own { writes: true, .. });
-        let flow = fio::random(&mut command, !writes, load.block, load.depth)?;
-        let cpu = (usage::children()? - before).as_secs_f64();
-        let operations = flow.iops * f64::from(seconds);
-        return Ok(Sample { iops: flow.iops, cpu_us: cpu / operations * 1e6 });
-    };
-    let before = usage::cpu_of_all(server.pid())?;
-    let done = loads::run(load, &url(server.portal(), TARGET, lun), seconds, CLIENT_CORE)?;
-    let cpu = (usage::cpu_of_all(server.pid())? - before).as_secs_f64();
-    ensure!(done.operations > 0.0, "{way:?} did nothing");
-    let iops = done.operations / done.elapsed.as_secs_f64();
-    Ok(Sample { iops, cpu_us: cpu / done.operations * 1e6 })
+    match lun(way) {
+        None => of_fio(&path, load, arguments.seconds),
+        Some(lun) => {
+            let url = url(server.portal(), TARGET, lun);
+            let place = Place { name: way.file(), pid: server.pid(), url };
+            compare::sample(&place, load, arguments.seconds)
+        }
+    }
+}
+
+/// The CPU time is that of fio.
+fn of_fio(path: &Path, load: &Load, seconds: u32) -> Result<Sample> {
+    let before = usage::children()?;
+    let mut command = pinned("fio", Some(TARGET_CORE));
+    command.args(["--ioengine=io_uring", "--direct=1", "--allow_file_create=0"]);
+    command.arg(format!("--filename={}", path.display())).arg(format!("--runtime={seconds}"));
+    let writes = matches!(load.tool, Tool::Own { writes: true, .. });
+    let flow = fio::random(&mut command, !writes, load.block, load.depth)?;
+    let cpu = (usage::children()? - before).as_secs_f64();
+    let operations = flow.iops * f64::from(seconds);
+    Ok(Sample {
+        per_second: flow.iops,
+        per_cpu: operations / cpu,
+        cpu_per_gib: cpu / (operations * load.block as f64 / f64::from(1 << 30)),
+    })
 }
 
 /// fio's figures, and for each volume the ratio of its IOPS, and its CPU time.
@@ -192,13 +190,16 @@ fn cells(rounds: &[[Sample; 3]]) -> Vec<String> {
     let text =
         |spread: Option<Spread>, told: fn(Spread) -> String| spread.map_or_else(String::new, told);
     let us = |which: usize| {
-        let median = spread(&|round| round[which].cpu_us).map_or(0.0, Spread::median);
+        let median = spread(&|round| 1e6 / round[which].per_cpu).map_or(0.0, Spread::median);
         format!("{median:.1} us")
     };
-    let iops = text(spread(&|round| round[0].iops), Spread::thousands);
+    let iops = text(spread(&|round| round[0].per_second), Spread::thousands);
     let mut cells = vec![format!("{iops}, {}", us(0))];
     for which in [1, 2] {
-        cells.push(text(spread(&|round| round[which].iops / round[0].iops), Spread::ratio));
+        cells.push(text(
+            spread(&|round| round[which].per_second / round[0].per_second),
+            Spread::ratio,
+        ));
         cells.push(us(which));
     }
     cells

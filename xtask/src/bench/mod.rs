@@ -38,6 +38,10 @@ use report::Report;
 const CLIENT_CORE: usize = 0;
 const TARGET_CORE: usize = 1;
 
+/// The name of the target that lunet serves here, and the same as a subsystem of NVMe.
+const TARGET: &str = "iqn.2026-11.local.lunet:bench";
+const SUBSYSTEM: &str = "nqn.2026-11.local.lunet:bench";
+
 /// What the verb runs: workloads of its profile `sweep`.
 const PROFILE: &str = "sweep";
 const LOADS: [&str; 5] = [

@@ -10,12 +10,7 @@ use tempfile::TempDir;
 
 use super::compare::Place;
 use super::watch::Watch;
-
-/// The name of the target that lunet serves here.
-const TARGET: &str = "iqn.2026-11.local.lunet:bench";
-
-/// The same as a subsystem of NVMe.
-const SUBSYSTEM: &str = "nqn.2026-11.local.lunet:bench";
+use super::{SUBSYSTEM, TARGET};
 
 /// The LUN of the volume that stores nothing.
 const NULL: u16 = FIRST_LUN + 2;

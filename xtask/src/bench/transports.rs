@@ -12,12 +12,10 @@ use tempfile::TempDir;
 
 use super::compare::{Place, Sample, depths, rounds_of};
 use super::spread::Spread;
-use super::{TARGET_CORE, loads, machine};
+use super::{SUBSYSTEM, TARGET, TARGET_CORE, loads, machine};
 
 const HEADER: &str = "| load | iSCSI: IOPS | NVMe/TCP: IOPS | ratio | iSCSI: IOPS per CPU second | NVMe/TCP: IOPS per CPU second | ratio |\n\
                       |---|---|---|---|---|---|---|\n";
-const TARGET: &str = "iqn.2026-11.local.lunet:bench";
-const SUBSYSTEM: &str = "nqn.2026-11.local.lunet:bench";
 
 /// Options of `xtask transports`.
 #[derive(Args)]
