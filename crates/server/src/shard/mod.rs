@@ -1,7 +1,7 @@
 //! The shard: one thread, one event loop, and the connections that live on it.
 //!
 //! A loop iteration takes everything that has happened, lets every state machine concerned run,
-//! and then submits all that came of it in one system call.
+//! and then submits all that came of it in one system call; many operations on storage begin before that, some at a time.
 
 mod change;
 mod close;
