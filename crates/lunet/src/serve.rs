@@ -518,6 +518,7 @@ pub(crate) fn spec(volume: &Volume, data: &Path) -> VolumeSpec {
         block_size: volume.block_size,
         physical_block_size: volume.physical_block_size,
         read_only: volume.read_only,
+        passthrough: None,
         layers: volume.layers.clone(),
     }
 }
