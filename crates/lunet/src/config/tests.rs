@@ -333,6 +333,18 @@ fn volumes_have_what_their_backend_needs_and_nothing_else() {
         ("backend = \"block\"\npath = \"/dev/x\"\nsize = 512", 5, "size", "no meaning"),
         ("backend = \"memory\"\nsize = 512\ncache = \"direct\"", 5, "cache", "no meaning"),
         ("backend = \"null\"\nsize = 512\nwrite-cache = \"off\"", 5, "write-cache", "no meaning"),
+        (
+            "backend = \"file\"\npassthrough = \"polled\"",
+            4,
+            "passthrough",
+            "no meaning for a volume with backend = \"file\"",
+        ),
+        (
+            "backend = \"block\"\npath = \"/dev/nvme0n1\"\npassthrough = \"poll\"",
+            5,
+            "passthrough",
+            "one of \"never\", \"interrupt\", \"polled\"",
+        ),
         ("backend = \"file\"\nwrite-cache = false", 4, "write-cache", "one of \"on\", \"off\""),
         ("backend = \"file\"\nwrite-cache = \"no\"", 4, "write-cache", "one of \"on\", \"off\""),
         ("backend = \"file\"\nthreshold = \"100%\"", 4, "threshold", "\"1%\" to \"99%\""),
