@@ -387,6 +387,13 @@ fn volumes_have_what_their_backend_needs_and_nothing_else() {
     ] {
         one(&with(&format!("[volumes.a]\n{lines}")), line, &format!("volumes.a.{key}"), words);
     }
+    let text = with("[volumes.a]\nbackend = 'file'\nblock-size = 4096\nphysical-block-size = 512");
+    one(&text, 5, "volumes.a.physical-block-size", "smaller than block-size");
+    one(&with("[volumes.'../x']\nbackend = 'file'"), 2, "volumes.../x", "name of a volume");
+}
+
+#[test]
+fn an_image_has_a_namespace_a_user_and_a_keyring() {
     let text = with(
         "[volumes.a]\nbackend = 'rbd'\nimage = 'rbd://p/n/a'\nceph-user = 'gw'\nceph-keyring = '/k'",
     );
@@ -399,9 +406,6 @@ fn volumes_have_what_their_backend_needs_and_nothing_else() {
             keyring: Some("/k".into()),
         }
     );
-    let text = with("[volumes.a]\nbackend = 'file'\nblock-size = 4096\nphysical-block-size = 512");
-    one(&text, 5, "volumes.a.physical-block-size", "smaller than block-size");
-    one(&with("[volumes.'../x']\nbackend = 'file'"), 2, "volumes.../x", "name of a volume");
 }
 
 #[test]

@@ -19,6 +19,10 @@ use crate::{Buf, DropElsewhere, Event, FileId, Token};
 /// Workers of a ring that has files whose operations may sleep.
 const MOST_WORKERS: u32 = 1024;
 
+/// So many operations on files are submitted at once. If all waited for the end of an iteration, the storage would have nothing to do
+/// while commands are received and answered, and the loop nothing while the storage works. Fewer at a time cost more calls.
+const SOON: u32 = 8;
+
 /// A file in use. The handle refers to it, so it stays open as long.
 pub(super) struct OpenFile {
     handle: Handle,
@@ -105,7 +109,18 @@ impl Uring {
         if !self.begin_command(index, &op) {
             self.begin(index, &op);
         }
+        self.queued += 1;
+        if self.queued == SOON {
+            self.submit_now();
+        }
         Ok(())
+    }
+
+    /// Submits what is queued before the end of the iteration. What the kernel does not take now, it takes then.
+    fn submit_now(&mut self) {
+        self.queued = 0;
+        let _ = self.queue.submitter().submit();
+        let _ = self.commands.submit();
     }
 
     /// Queues an operation of the table on its file.

@@ -42,6 +42,8 @@ pub(crate) struct Uring {
     watches: Slots<Watch>,
     files: Slots<OpenFile>,
     disks: Slab<Disk>,
+    /// Operations on files that were queued since the kernel was last called.
+    queued: u32,
     /// Chains that the kernel still refers to after their sends.
     holds: Holds,
     /// Made for the first operation that needs them.
@@ -89,6 +91,7 @@ impl Uring {
             watches: Slots::new(),
             files: Slots::new(),
             disks: Slab::with_capacity(config.entries as usize),
+            queued: 0,
             holds: Holds::new(setup.zero_copy),
             helpers: None,
             places: Places::new(setup.fixed_files),
@@ -135,6 +138,7 @@ impl Uring {
         events: &mut Vec<Event>,
         source: &mut dyn PollSource,
     ) -> io::Result<()> {
+        self.queued = 0;
         let before = events.len();
         let look_only = timeout == Some(Duration::ZERO);
         let deadline = match timeout {
