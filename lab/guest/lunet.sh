@@ -29,7 +29,7 @@ start_again() {
 ask() { "$LUNET" "$@" --socket "$LUNET_RUN/lunet.sock"; }
 
 # One of the server's statistics, summed over everything that has it: NAME
-counted() { ask stats --json | tr -d ' \n' | grep -o "\"$1\":[0-9]*" | awk -F: '{n += $2} END {print n}'; }
+counted() { ask stats --json | tr -d ' \n' | awk -v RS='[,{}]' -F: -v name="\"$1\"" '$1 == name {n += $2} END {print n + 0}'; }
 
 # Waits until lunet's log has a line with this, or so many; a thread of its own writes it. WORDS [NUMBER]
 logged() { within 20 log_has "$@"; }

@@ -8,10 +8,11 @@
 #   block=BYTES       logical block (default 512), physical=BYTES (default 4096)
 #   portals=A:P,B:P   default 127.0.0.1:3260
 #   chap=USER:SECRET  mutual=USER:SECRET
+#   passthrough=WORD  lunet: of its devices
 #   net=far           on the far machine of network.sh
 #   iser=1            LIO: by iSER too (lunet needs no telling)
 target_start() {
-    local size=64 disks=1 path= block= physical= portals=127.0.0.1:3260 chap= mutual= net= iser= i
+    local size=64 disks=1 path= block= physical= portals=127.0.0.1:3260 chap= mutual= passthrough= net= iser= i
     [ $# = 0 ] || local "$@"
     mkdir -p /var/lib/lab
     if [ -z "$path" ]; then
@@ -41,6 +42,7 @@ lunet_start() {
                 *) printf 'backend = "%s"\npath = "%s"\n' $([ -b "$p" ] && echo block || echo file) "$p" ;;
             esac
             [ -z "$block" ] || echo "block-size = $block"
+            [ -z "$passthrough" ] || echo "passthrough = \"$passthrough\""
             [ -z "$physical" ] || echo "physical-block-size = $physical"
         done
         # Initiators come from other addresses than loopback, and nobody else is there.

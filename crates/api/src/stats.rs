@@ -101,6 +101,12 @@ pub struct ShardLoad {
     /// Bytes that it was to send without a copy, and has copied after all: the connections go on with ordinary sends.
     #[serde(skip_serializing_if = "is_zero")]
     pub zero_copy_copied_bytes: u64,
+    /// Reads and writes that went to NVMe drives as commands, past the block layer (`passthrough`).
+    #[serde(skip_serializing_if = "is_zero")]
+    pub passthrough_commands: u64,
+    /// Of these, those that have failed and were done again by the block layer.
+    #[serde(skip_serializing_if = "is_zero")]
+    pub passthrough_failed: u64,
     /// Connections right now.
     pub connections: u64,
     /// Commands that are being carried out right now, those without an initiator included.

@@ -12,6 +12,7 @@ use rustix::io::Errno;
 use crate::disk::{Abilities, Discard, Disk, Handle, Known};
 use crate::file::describe;
 use crate::geometry::Geometry;
+use crate::passthrough::namespace;
 use crate::sysfs::{How, Queue};
 use crate::{OpenError, Volume, VolumeSpec, retry};
 
@@ -83,9 +84,10 @@ fn volume(
         discard,
     };
     let unmap = unmap.map(|unmap| unmap.granularity.max(geometry.block_size));
+    let (namespace, notes) = namespace(spec, path, sys, (&device, number));
     let handle = Handle::Shared(device);
     let known = Known { alignment: logical, unmap };
-    Ok(Arc::new(Disk::new(&geometry, able, known, handle)))
+    Ok(Arc::new(Disk::new(&geometry, able, known, handle).passing(namespace, notes)))
 }
 
 /// Looks at the device, which must be one.
@@ -123,7 +125,8 @@ fn claim(spec: &VolumeSpec, path: &Path) -> Result<(File, u64), OpenError> {
     Ok((device, found.rdev()))
 }
 
-/// Opens a device for a process that may not open it: by its path, for writing too if the second argument is true.
+/// Opens a block device, or the generic character device of an NVMe namespace, for a process that may not open it: by its
+/// path, for writing too if the second argument is true.
 pub type Opener = fn(&Path, bool) -> io::Result<File>;
 
 static OPENER: OnceLock<Opener> = OnceLock::new();
@@ -133,7 +136,7 @@ pub fn open_devices_with(opener: Opener) {
     let _ = OPENER.set(opener);
 }
 
-fn open_as(how: &OpenOptions, spec: &VolumeSpec, path: &Path) -> io::Result<File> {
+pub(crate) fn open_as(how: &OpenOptions, spec: &VolumeSpec, path: &Path) -> io::Result<File> {
     match (how.open(path), OPENER.get()) {
         (Err(error), Some(open)) if error.kind() == io::ErrorKind::PermissionDenied => {
             open(path, !spec.read_only)

@@ -30,6 +30,7 @@ mod lock;
 pub mod mark;
 mod memory;
 mod null;
+mod passthrough;
 pub mod rbd;
 pub mod retry;
 pub mod sidecar;

@@ -3,6 +3,8 @@
 use std::fmt;
 use std::path::PathBuf;
 
+use lunet_ring::Passthrough;
+
 use crate::layers::Layer;
 use crate::rbd::Place;
 
@@ -18,6 +20,9 @@ pub struct VolumeSpec {
     pub physical_block_size: Option<u32>,
     /// Refuse all that changes the volume, and open its storage for reading only.
     pub read_only: bool,
+    /// On a block device that is an NVMe namespace: reads and writes go to it as NVMe commands, past the block layer. Where
+    /// that cannot be, they go through the block layer, and a [note](crate::notes) says why.
+    pub passthrough: Option<Passthrough>,
     /// What makes the volume fail, slow or hang; nothing, normally.
     pub layers: Vec<Layer>,
 }
@@ -30,6 +35,7 @@ impl VolumeSpec {
             block_size: None,
             physical_block_size: None,
             read_only: false,
+            passthrough: None,
             layers: Vec::new(),
         }
     }

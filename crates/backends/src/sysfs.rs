@@ -48,10 +48,6 @@ impl Queue {
 /// the world-wide name or serial number of its drive and its number as a partition. `root` is `/sys`.
 pub(crate) fn identity(root: &Path, major: u32, minor: u32) -> Option<String> {
     let device = root.join(format!("dev/block/{major}:{minor}")).canonicalize().ok()?;
-    let word = |path: PathBuf| {
-        let text = fs::read_to_string(path).ok()?;
-        Some(text.trim().to_owned()).filter(|text| !text.is_empty())
-    };
     if let Some(uuid) = word(device.join("dm/uuid")) {
         return Some(format!("dm {uuid}"));
     }
@@ -61,6 +57,84 @@ pub(crate) fn identity(root: &Path, major: u32, minor: u32) -> Option<String> {
         .iter()
         .find_map(|file| word(drive.join(file)))?;
     Some(partition.map_or_else(|| name.clone(), |number| format!("{name} partition {number}")))
+}
+
+/// The NVMe namespace that a block device is.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Nvme {
+    /// The name of its generic character device.
+    pub generic: String,
+    /// That device's major and minor number.
+    pub number: (u32, u32),
+    /// The number of the namespace.
+    pub id: u32,
+    /// Bytes that a command may have at most.
+    pub most: u32,
+    /// The drive has queues to be polled.
+    pub polls: bool,
+}
+
+/// What a block device is by itself that says it is a whole NVMe namespace. `root` is `/sys`.
+///
+/// # Errors
+/// It is none, or not one whose blocks are read and written by plain commands: for an administrator.
+pub(crate) fn nvme(root: &Path, major: u32, minor: u32) -> Result<Nvme, &'static str> {
+    const NONE: &str = "the device is not a whole NVMe namespace";
+    let device =
+        root.join(format!("dev/block/{major}:{minor}")).canonicalize().map_err(|_| NONE)?;
+    let name = device.file_name().and_then(|name| name.to_str()).unwrap_or_default();
+    let numbers = name.strip_prefix("nvme").ok_or(NONE)?;
+    // A partition has no number of a namespace.
+    let id = number(device.join("nsid")).and_then(|id| u32::try_from(id).ok()).ok_or(NONE)?;
+    if has_metadata(&device) {
+        return Err("the namespace has metadata or protection information");
+    }
+    if word(device.join("queue/zoned")).is_some_and(|zoned| zoned != "none") {
+        return Err("the namespace has zones");
+    }
+    // Both devices of a namespace have the same parent: the controller, or the subsystem of several.
+    let generic = format!("ng{numbers}");
+    let dev = device.parent().and_then(|parent| word(parent.join(&generic).join("dev")));
+    let number_of = |dev: String| {
+        let (major, minor) = dev.split_once(':')?;
+        Some((major.parse().ok()?, minor.parse().ok()?))
+    };
+    let missing = "the kernel has no generic character device for it (Linux 5.13)";
+    let numbers = dev.and_then(number_of).ok_or(missing)?;
+    let queue = device.join("queue");
+    Ok(Nvme {
+        generic,
+        number: numbers,
+        id,
+        most: most(&queue),
+        polls: number(queue.join("io_poll")) == Some(1),
+    })
+}
+
+/// Metadata of a namespace's blocks. Linux says so since 6.8; before, as far as it checks them.
+fn has_metadata(device: &Path) -> bool {
+    match number(device.join("metadata_bytes")) {
+        Some(bytes) => bytes > 0,
+        None => word(device.join("integrity/format")).is_some_and(|format| format != "none"),
+    }
+}
+
+/// What the kernel takes in one command: no more than the drive does, and no more pieces of memory, of which each page may be one.
+fn most(queue: &Path) -> u32 {
+    const PAGE: u64 = 4096;
+    let whole = number(queue.join("max_hw_sectors_kb")).map_or(u64::MAX, |kib| kib << 10);
+    // Memory that does not begin with a page takes one piece more.
+    let pieces = number(queue.join("max_segments"));
+    let pieces = pieces.map_or(u64::MAX, |pieces| pieces.saturating_sub(1).saturating_mul(PAGE));
+    let known = whole.min(pieces);
+    // Of a kernel that says nothing: what every drive takes.
+    if known == u64::MAX { PAGE as u32 } else { u32::try_from(known).unwrap_or(u32::MAX) }
+}
+
+/// The text of a file, if it has one.
+fn word(path: PathBuf) -> Option<String> {
+    let text = fs::read_to_string(path).ok()?;
+    Some(text.trim().to_owned()).filter(|text| !text.is_empty())
 }
 
 fn write_cache(queue: &Path) -> bool {
@@ -132,6 +206,76 @@ mod tests {
         };
         assert_eq!(Queue::read(root.path(), 8, 0), queue);
         assert_eq!(Queue::read(root.path(), 8, 1), queue);
+    }
+
+    /// A controller with a namespace, a partition of it, and a head of several paths.
+    fn nvme_tree(files: &[(&str, &str)]) -> tempfile::TempDir {
+        let root = tempfile::tempdir().unwrap();
+        let one = root.path().join("devices/pci/nvme/nvme0");
+        let head = root.path().join("devices/virtual/nvme-subsystem/nvme-subsys3");
+        for (parent, name) in [(&one, "nvme0n1"), (&head, "nvme3n2")] {
+            let device = parent.join(name);
+            for folder in ["queue", "integrity", &format!("{name}p1")] {
+                fs::create_dir_all(device.join(folder)).unwrap();
+            }
+            fs::write(device.join("nsid"), "1\n").unwrap();
+            for (file, text) in files {
+                fs::write(device.join(file), text).unwrap();
+            }
+        }
+        for (generic, dev) in [(one.join("ng0n1"), "242:0\n"), (head.join("ng3n2"), "242:7\n")] {
+            fs::create_dir_all(&generic).unwrap();
+            fs::write(generic.join("dev"), dev).unwrap();
+        }
+        fs::create_dir_all(root.path().join("dev/block")).unwrap();
+        for (number, device) in [
+            (1, one.join("nvme0n1")),
+            (2, one.join("nvme0n1/nvme0n1p1")),
+            (3, head.join("nvme3n2")),
+        ] {
+            symlink(device, root.path().join(format!("dev/block/259:{number}"))).unwrap();
+        }
+        root
+    }
+
+    #[test]
+    fn a_namespace_has_a_generic_device_beside_it() {
+        let root = nvme_tree(&[
+            ("queue/max_hw_sectors_kb", "512\n"),
+            ("queue/max_segments", "33\n"),
+            ("queue/io_poll", "1\n"),
+            ("queue/zoned", "none\n"),
+            ("metadata_bytes", "0\n"),
+            // Of 6.12 and later, with no metadata at all.
+            ("integrity/format", "nop\n"),
+        ]);
+        let most = 32 * 4096;
+        let found = Nvme { generic: "ng0n1".into(), number: (242, 0), id: 1, most, polls: true };
+        assert_eq!(nvme(root.path(), 259, 1), Ok(found.clone()));
+        let head = Nvme { generic: "ng3n2".into(), number: (242, 7), ..found };
+        assert_eq!(nvme(root.path(), 259, 3), Ok(head));
+        for other in [2, 9] {
+            let refused = nvme(root.path(), 259, other).unwrap_err();
+            assert!(refused.contains("not a whole NVMe namespace"), "{refused}");
+        }
+        let unknown = nvme(nvme_tree(&[]).path(), 259, 1).unwrap();
+        assert_eq!((unknown.most, unknown.polls), (4096, false));
+    }
+
+    #[test]
+    fn a_namespace_of_other_blocks_is_refused() {
+        for (file, text, why) in [
+            ("metadata_bytes", "8\n", "metadata"),
+            ("integrity/format", "T10-DIF-TYPE1-CRC\n", "metadata"),
+            ("queue/zoned", "host-managed\n", "zones"),
+        ] {
+            let refused = nvme(nvme_tree(&[(file, text)]).path(), 259, 1).unwrap_err();
+            assert!(refused.contains(why), "{file}: {refused}");
+        }
+        let alone = nvme_tree(&[]);
+        fs::remove_dir_all(alone.path().join("devices/pci/nvme/nvme0/ng0n1")).unwrap();
+        let refused = nvme(alone.path(), 259, 1).unwrap_err();
+        assert!(refused.contains("no generic character device"), "{refused}");
     }
 
     #[test]

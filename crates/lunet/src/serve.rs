@@ -13,7 +13,7 @@ use lunet_backends::{Access, FileSpec, OpenError, Storage, VolumeSpec};
 use lunet_front_iscsi::{Layout, LogicalUnit, MAX_DISCOVERY, TargetEntry, VolumeEntry, World};
 use lunet_front_nvme::{Concatenation, SubsystemEntry, TlsKey};
 use lunet_iscsi::target::{DigestPolicy, Options as IscsiOptions};
-use lunet_ring::{DriverChoice, has_tls};
+use lunet_ring::{DriverChoice, Passthrough, PassthroughRings, has_tls};
 use lunet_scsi::Unit;
 use lunet_scsi::alua::PortGroup;
 use lunet_server::Limits;
@@ -506,7 +506,7 @@ pub(crate) fn spec(volume: &Volume, data: &Path) -> VolumeSpec {
                 Cache::Direct => Access::Direct,
             },
         }),
-        Backend::Block { path } => Storage::Block { path: path.clone() },
+        Backend::Block { path, .. } => Storage::Block { path: path.clone() },
         Backend::Rbd { image, .. } => {
             Storage::Rbd(image_of(volume).unwrap_or_else(|| Place::new(image.clone())))
         }
@@ -518,6 +518,10 @@ pub(crate) fn spec(volume: &Volume, data: &Path) -> VolumeSpec {
         block_size: volume.block_size,
         physical_block_size: volume.physical_block_size,
         read_only: volume.read_only,
+        passthrough: match volume.backend {
+            Backend::Block { passthrough, .. } => passthrough,
+            _ => None,
+        },
         layers: volume.layers.clone(),
     }
 }
@@ -655,7 +659,7 @@ pub(crate) fn assemble(config: &Config, data: &Path, layout: Layout) -> lunet_fr
         layout,
         port_numbers: Some(ports(data)),
         iscsi: iscsi(config),
-        limits: Limits { max_sessions: server.max_sessions, ..limits(server) },
+        limits: Limits { max_sessions: server.max_sessions, ..limits(config, server) },
         max_discovery: MAX_DISCOVERY,
         shards: server.shards,
         driver: driver(server),
@@ -681,7 +685,7 @@ pub(crate) fn assemble_nvme(
         // Of queues, of which a controller has several.
         limits: Limits {
             max_sessions: server.max_sessions.saturating_mul(QUEUES),
-            ..limits(server)
+            ..limits(config, server)
         },
         options,
         shards: server.shards,
@@ -690,13 +694,32 @@ pub(crate) fn assemble_nvme(
     }
 }
 
-fn limits(server: &Server) -> Limits {
+/// The rings for NVMe commands that volumes need. A volume that is to poll interrupts where the drive cannot be polled.
+pub(crate) fn passthrough(config: &Config) -> PassthroughRings {
+    let wanted = |such: &dyn Fn(Passthrough) -> bool| {
+        config.volumes.iter().any(|volume| match volume.backend {
+            Backend::Block { passthrough: Some(how), .. } => such(how),
+            _ => false,
+        })
+    };
+    let polled = wanted(&|how| how == Passthrough::Polled);
+    PassthroughRings { interrupt: wanted(&|_| true), polled }
+}
+
+fn limits(config: &Config, server: &Server) -> Limits {
     let buffer_bytes = usize::try_from(server.buffer_memory).unwrap_or(usize::MAX);
     let (send_with_invalidate, zero_copy_send) =
         (server.send_with_invalidate, server.zero_copy_send);
     // Of those who come back all at once after an outage, as many as the memory for them is worth.
     let max_logins = (server.max_sessions / 4).clamp(FEWEST_LOGINS, MOST_LOGINS);
-    Limits { buffer_bytes, send_with_invalidate, zero_copy_send, max_logins, ..Limits::default() }
+    Limits {
+        buffer_bytes,
+        send_with_invalidate,
+        zero_copy_send,
+        max_logins,
+        passthrough: passthrough(config),
+        ..Limits::default()
+    }
 }
 
 fn driver(server: &Server) -> DriverChoice {

@@ -149,6 +149,13 @@ pub(crate) fn shards(text: &mut Text, loads: &[ShardLoad]) {
     each("lunet_shard_zero_copy_copied_bytes", counter, help, &|load| {
         load.zero_copy_copied_bytes as f64
     });
+    let help =
+        "Reads and writes of a shard that went to NVMe drives as commands, past the block layer.";
+    each("lunet_shard_passthrough_commands", counter, help, &|load| {
+        load.passthrough_commands as f64
+    });
+    let help = "Such commands that have failed and were done again by the block layer.";
+    each("lunet_shard_passthrough_failed", counter, help, &|load| load.passthrough_failed as f64);
     each("lunet_shard_connections", gauge, "Connections of a shard.", &|load| {
         load.connections as f64
     });

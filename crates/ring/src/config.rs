@@ -42,6 +42,17 @@ pub struct Config {
     /// Whether io_uring sends large messages without a copy (Linux 6.2), on sockets where the kernel reports that it does
     /// so.
     pub zero_copy_send: bool,
+    /// Rings for NVMe commands, which can be made at the beginning only.
+    pub passthrough: PassthroughRings,
+}
+
+/// Which rings for NVMe commands a loop on io_uring has: see [`Ring::pass_through`](crate::Ring::pass_through).
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct PassthroughRings {
+    /// For commands whose ends interrupt.
+    pub interrupt: bool,
+    /// For commands whose ends are polled for.
+    pub polled: bool,
 }
 
 impl Default for Config {
@@ -54,6 +65,7 @@ impl Default for Config {
             driver: DriverChoice::Auto,
             busy_poll: BusyPoll::OFF,
             zero_copy_send: false,
+            passthrough: PassthroughRings::default(),
         }
     }
 }
@@ -75,6 +87,10 @@ pub struct Counters {
     pub zero_copy_bytes: u64,
     /// Bytes that were to be, and that the kernel has copied after all.
     pub zero_copy_copied_bytes: u64,
+    /// Reads and writes that were NVMe commands past the block layer.
+    pub commands: u64,
+    /// Of these, those that have failed and were done again by the block layer.
+    pub commands_failed: u64,
     /// How long it has polled without finding anything, in nanoseconds: time of the processor in which there was nothing to
     /// do.
     pub looked_ns: u64,

@@ -12,8 +12,9 @@ use crate::epoll::Epoll;
 use crate::timers::Timers;
 use crate::uring::Uring;
 use crate::{
-    Arena, Buf, Config, Counters, Delivery, Driver, DriverChoice, Event, FileId, Payload,
-    PollSource, RxBufs, SocketId, Token, Treatment, TxChain, Waker, WatchId,
+    Arena, Buf, Config, Counters, Delivery, Driver, DriverChoice, Event, FileId, Namespace,
+    PassthroughRings, Payload, PollSource, RxBufs, SocketId, Token, Treatment, TxChain, Waker,
+    WatchId,
 };
 
 /// What to do on a file. Offsets and lengths are in bytes.
@@ -34,6 +35,15 @@ pub(crate) struct Refused {
 }
 
 impl DiskOp {
+    /// Bytes of a read or a write; 0 for others.
+    pub(crate) fn len(&self) -> usize {
+        match self {
+            Self::Read { len, .. } => *len,
+            Self::Write { range, .. } => range.len(),
+            Self::SyncData | Self::Allocate { .. } | Self::Discard { .. } => 0,
+        }
+    }
+
     /// True if the operation stays within its buffer, and its end within what a file offset can
     /// express.
     pub(crate) fn is_valid(&self, buf: Option<&Buf>) -> bool {
@@ -50,6 +60,10 @@ impl DiskOp {
         offset.checked_add(len).is_some_and(|end| end <= i64::MAX as u64)
     }
 }
+
+/// What becomes of volumes with NVMe commands where there is no ring for these.
+pub(crate) const NO_PASSTHROUGH: &str =
+    "volumes with passthrough go through the block layer like others";
 
 enum Inner {
     Uring(Box<Uring>),
@@ -124,6 +138,9 @@ impl Ring {
                 Err(error) => return Err(error),
             },
         };
+        if config.passthrough != PassthroughRings::default() && matches!(inner, Inner::Epoll(_)) {
+            notes.push(format!("{NO_PASSTHROUGH}: it needs io_uring"));
+        }
         Ok(Self { inner, arena, waker, notes, ready: Vec::new(), timers: Timers::default() })
     }
 
@@ -288,6 +305,16 @@ impl Ring {
     /// the event loop lives.
     pub fn add_file(&mut self, file: Arc<File>, treatment: Treatment) -> FileId {
         driver!(self, d => d.add_file(file, treatment))
+    }
+
+    /// Has reads and writes of a block device go to its NVMe namespace as commands, past the block layer, as far as they fit
+    /// into one; everything else on the file stays as it is. A command that fails is done again by the block device, and what
+    /// that answers counts. False if the loop has no [ring](Config::passthrough) for that: then nothing has changed.
+    pub fn pass_through(&mut self, id: FileId, namespace: &Namespace) -> bool {
+        match &mut self.inner {
+            Inner::Uring(driver) => driver.pass_through(id, namespace),
+            _ => false,
+        }
     }
 
     /// Lets go of a file when its operations in flight have ended. They end as if nothing had

@@ -64,6 +64,8 @@ pub struct Limits {
     pub send_with_invalidate: SendWithInvalidate,
     /// Whether large messages over TCP are sent without a copy, where the kernel reports that it does so.
     pub zero_copy_send: bool,
+    /// The rings for NVMe commands that each shard has from its beginning: it makes none later.
+    pub passthrough: lunet_ring::PassthroughRings,
 }
 
 impl Default for Limits {
@@ -76,6 +78,7 @@ impl Default for Limits {
             change_wait: Duration::from_secs(20),
             send_with_invalidate: SendWithInvalidate::Auto,
             zero_copy_send: true,
+            passthrough: lunet_ring::PassthroughRings::default(),
         }
     }
 }

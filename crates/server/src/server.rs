@@ -184,6 +184,7 @@ impl<F: Front> Server<F> {
             driver: hosting.driver,
             busy_poll: hosting.busy_poll,
             zero_copy_send: hosting.limits.zero_copy_send,
+            passthrough: hosting.limits.passthrough,
             ..RingConfig::default()
         };
         let core = Core::new(config, portals, member).map_err(StartError::Front)?;

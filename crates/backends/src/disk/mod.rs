@@ -14,7 +14,7 @@ use lunet_block::{
     Backend, Caps, Channel, Completion, IoDone, IoToken, Request, Slow, Submit, Support,
 };
 use lunet_os::sync::Mutex;
-use lunet_ring::{DropElsewhere, FileId, Payload, Ring, Token, Treatment};
+use lunet_ring::{DropElsewhere, FileId, Namespace, Payload, Ring, Token, Treatment};
 use rustix::io::Errno;
 
 pub(crate) use machine::{Abilities, Discard};
@@ -81,6 +81,8 @@ pub(crate) struct Disk {
     handle: DropElsewhere<Handle>,
     /// Asked for where it was opened, so that no event loop has to.
     treatment: Treatment,
+    /// The NVMe namespace of a block device, if it is to have reads and writes as commands.
+    namespace: Option<Namespace>,
     /// Opened for channels to come, so that no event loop has to.
     ready: DropElsewhere<Mutex<Vec<Arc<File>>>>,
     /// The lock on the place of a file.
@@ -109,12 +111,19 @@ impl Disk {
         let treatment = Treatment::of(handle.file());
         let (handle, ready) = (DropElsewhere::new(handle), DropElsewhere::new(Mutex::default()));
         let (place, notes) = (DropElsewhere::new(None), Vec::new());
-        Self { caps, able, handle, treatment, ready, place, notes }
+        Self { caps, able, handle, treatment, namespace: None, ready, place, notes }
     }
 
     /// The same, which keeps the lock on its place, with what should be known of it besides.
     pub fn placed(mut self, place: Option<Arc<Lock>>, notes: Vec<String>) -> Self {
         self.place = DropElsewhere::new(place);
+        self.notes = notes;
+        self
+    }
+
+    /// The same, whose reads and writes are commands of this namespace, or why they are not.
+    pub fn passing(mut self, namespace: Option<Namespace>, notes: Vec<String>) -> Self {
+        self.namespace = namespace;
         self.notes = notes;
         self
     }
@@ -182,6 +191,10 @@ impl Backend<Payload, Ring> for Disk {
     ) -> Result<Box<dyn Channel<Payload, Ring>>, i32> {
         let errno = |e: io::Error| e.raw_os_error().unwrap_or(Errno::IO.raw_os_error());
         let file = io.add_file(self.channel_file().map_err(errno)?, self.treatment);
+        if let Some(namespace) = &self.namespace {
+            // A loop without a ring for commands has said so.
+            io.pass_through(file, namespace);
+        }
         let mut channel = DiskChannel { number, file, machine: Machine::new(self.able) };
         if !self.able.read_only && !self.able.zero_range {
             // Now, while there is room: later a request would have to wait for it.

@@ -145,6 +145,15 @@ fn allowed(list: &Path) -> Result<Vec<String>> {
 }
 
 impl Machine {
+    /// The generic devices of NVMe namespaces that the list has. Which of them belongs to a volume shows only when the drives
+    /// are there.
+    fn namespaces(&self) -> impl Iterator<Item = &Path> {
+        self.devices.iter().map(Path::new).filter(|device| {
+            let name = device.strip_prefix("/dev").ok().and_then(Path::to_str);
+            name.is_some_and(|name| name.starts_with("ng") && !name.contains('/'))
+        })
+    }
+
     /// Whether a list lets the service open a device.
     fn allows(&self, device: &Path) -> bool {
         let plain = device.components().all(|part| part != Component::ParentDir);
@@ -215,9 +224,12 @@ fn drop_in(config: &Config, data: &Path, machine: &Machine) -> String {
         if word(path).is_none() {
             continue;
         }
-        if let Backend::Block { .. } = volume.backend {
+        if let Backend::Block { passthrough, .. } = volume.backend {
             units.insert(format!("{}.device", escape(path)));
             devices.extend(machine.allows(path).then_some(path.as_path()));
+            if machine.allows(path) && passthrough.is_some() {
+                devices.extend(machine.namespaces());
+            }
         } else {
             units.extend(mounts(path));
             writable.extend(path.parent().filter(|folder| !folder.starts_with(data)));
@@ -324,6 +336,18 @@ mod tests {
         let machine = Machine { devices: vec!["/dev/sda".into()], ..Machine::default() };
         let text = made_on(&machine, volumes);
         assert!(text.ends_with("[Service]\nDeviceAllow=\"/dev/sda\" rw\n"), "{text}");
+    }
+
+    #[test]
+    fn commands_of_a_namespace_are_let_in_by_the_list_as_well() {
+        let devices = ["/dev/nvme0n1", "/dev/ng0n1", "/dev/sdb"].map(str::to_owned).to_vec();
+        let machine = Machine { devices, ..Machine::default() };
+        let volume = "[volumes.a]\nbackend = 'block'\npath = '/dev/nvme0n1'\n";
+        let text = made_on(&machine, volume);
+        assert!(text.ends_with("[Service]\nDeviceAllow=\"/dev/nvme0n1\" rw\n"), "{text}");
+        let text = made_on(&machine, &format!("{volume}passthrough = 'polled'\n"));
+        let wanted = "[Service]\nDeviceAllow=\"/dev/ng0n1\" rw\nDeviceAllow=\"/dev/nvme0n1\" rw\n";
+        assert!(text.ends_with(wanted), "{text}");
     }
 
     #[test]

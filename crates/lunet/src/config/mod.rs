@@ -273,6 +273,8 @@ pub enum Backend {
     Block {
         /// The device node, such as /dev/zvol/tank/vm.
         path: PathBuf,
+        /// Reads and writes go to the drive as NVMe commands, past the block layer.
+        passthrough: Option<lunet_ring::Passthrough>,
     },
     /// An image of Ceph.
     Rbd {

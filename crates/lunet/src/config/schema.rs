@@ -159,6 +159,7 @@ pub const VOLUME: Table = Table {
         key("read-only", "boolean", "false"),
         key("removable", "boolean", "false"),
         key("cache", "string", "\"buffered\""),
+        key("passthrough", "string", "\"never\""),
         key("write-cache", "string", "\"on\""),
         key("provisioning", "string", "\"thin\""),
         key("threshold", "string", "(none)"),

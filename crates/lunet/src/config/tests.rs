@@ -333,6 +333,18 @@ fn volumes_have_what_their_backend_needs_and_nothing_else() {
         ("backend = \"block\"\npath = \"/dev/x\"\nsize = 512", 5, "size", "no meaning"),
         ("backend = \"memory\"\nsize = 512\ncache = \"direct\"", 5, "cache", "no meaning"),
         ("backend = \"null\"\nsize = 512\nwrite-cache = \"off\"", 5, "write-cache", "no meaning"),
+        (
+            "backend = \"file\"\npassthrough = \"polled\"",
+            4,
+            "passthrough",
+            "no meaning for a volume with backend = \"file\"",
+        ),
+        (
+            "backend = \"block\"\npath = \"/dev/nvme0n1\"\npassthrough = \"poll\"",
+            5,
+            "passthrough",
+            "one of \"never\", \"interrupt\", \"polled\"",
+        ),
         ("backend = \"file\"\nwrite-cache = false", 4, "write-cache", "one of \"on\", \"off\""),
         ("backend = \"file\"\nwrite-cache = \"no\"", 4, "write-cache", "one of \"on\", \"off\""),
         ("backend = \"file\"\nthreshold = \"100%\"", 4, "threshold", "\"1%\" to \"99%\""),
@@ -375,6 +387,13 @@ fn volumes_have_what_their_backend_needs_and_nothing_else() {
     ] {
         one(&with(&format!("[volumes.a]\n{lines}")), line, &format!("volumes.a.{key}"), words);
     }
+    let text = with("[volumes.a]\nbackend = 'file'\nblock-size = 4096\nphysical-block-size = 512");
+    one(&text, 5, "volumes.a.physical-block-size", "smaller than block-size");
+    one(&with("[volumes.'../x']\nbackend = 'file'"), 2, "volumes.../x", "name of a volume");
+}
+
+#[test]
+fn an_image_has_a_namespace_a_user_and_a_keyring() {
     let text = with(
         "[volumes.a]\nbackend = 'rbd'\nimage = 'rbd://p/n/a'\nceph-user = 'gw'\nceph-keyring = '/k'",
     );
@@ -387,9 +406,6 @@ fn volumes_have_what_their_backend_needs_and_nothing_else() {
             keyring: Some("/k".into()),
         }
     );
-    let text = with("[volumes.a]\nbackend = 'file'\nblock-size = 4096\nphysical-block-size = 512");
-    one(&text, 5, "volumes.a.physical-block-size", "smaller than block-size");
-    one(&with("[volumes.'../x']\nbackend = 'file'"), 2, "volumes.../x", "name of a volume");
 }
 
 #[test]

@@ -3,6 +3,7 @@
 use std::collections::HashMap;
 use std::path::{Component, Path, PathBuf};
 
+use lunet_ring::Passthrough;
 use lunet_scsi::{Designator, Threshold};
 
 use super::layers::layers;
@@ -19,6 +20,12 @@ use lunet_backends::rbd::ImageName;
 pub(super) const MAX_SIZE: u64 = 1 << 62;
 
 const CACHES: &[(&str, Cache)] = &[("buffered", Cache::Buffered), ("direct", Cache::Direct)];
+
+const PASSTHROUGHS: &[(&str, Option<Passthrough>)] = &[
+    ("never", None),
+    ("interrupt", Some(Passthrough::Interrupt)),
+    ("polled", Some(Passthrough::Polled)),
+];
 
 const WRITE_CACHES: &[(&str, bool)] = &[("on", true), ("off", false)];
 
@@ -47,6 +54,7 @@ const ONLY: &[(&str, &[Kind])] = &[
     ("path", &[Kind::File, Kind::Block]),
     ("size", &[Kind::File, Kind::Memory, Kind::Null]),
     ("cache", &[Kind::File]),
+    ("passthrough", &[Kind::Block]),
     ("write-cache", &[Kind::File, Kind::Block]),
     ("provisioning", &[Kind::File]),
     ("threshold", &[Kind::File]),
@@ -229,13 +237,15 @@ fn backend(
     let place = table.get("path", &path, mistakes).map(|found| found.value);
     let mut cache = Cache::Buffered;
     table.set("cache", &mut cache, &|v| choice(v, CACHES), mistakes);
+    let mut passthrough = None;
+    table.set("passthrough", &mut passthrough, &|v| choice(v, PASSTHROUGHS), mistakes);
     let mut provisioning = Provisioning::Thin;
     table.set("provisioning", &mut provisioning, &|v| choice(v, PROVISIONINGS), mistakes);
     match kind {
         Kind::File => Some(Backend::File { path: place, size: bytes, cache, provisioning }),
         Kind::Block => {
             table.missing("path", mistakes);
-            Some(Backend::Block { path: place? })
+            Some(Backend::Block { path: place?, passthrough })
         }
         Kind::Rbd => {
             table.missing("image", mistakes);

@@ -59,6 +59,7 @@ use anyhow::{Result, anyhow};
 use lunet_api::{Change, Code, Done};
 use lunet_front_iscsi::{Handle, LogicalUnit, Prepared};
 use lunet_os::sync::{Mutex, MutexGuard};
+use lunet_ring::{Passthrough, PassthroughRings};
 use lunet_server::server::foresee_start;
 use lunet_server::{ApplyError, StartError};
 use zeroize::Zeroizing;
@@ -66,7 +67,7 @@ use zeroize::Zeroizing;
 use self::nvme::hosts_alone;
 use crate::audit;
 use crate::config::edit::Editor;
-use crate::config::{Config, Shared};
+use crate::config::{Backend, Config, Shared, Volume};
 use crate::holder;
 use crate::opening;
 use crate::plan::{self, Options, Plan, Wrong};
@@ -138,6 +139,8 @@ pub struct Manager {
     remarks: Mutex<Vec<String>>,
     /// Not every gateway of a group serves by the change that is under way.
     incomplete: AtomicBool,
+    /// The rings for NVMe commands that shards have.
+    passthrough: PassthroughRings,
     /// The text that [`write_text`](Self::write_text) has put into the file last.
     written: Mutex<Option<Zeroizing<String>>>,
     /// Hashes texts with a key of this process: a hash without one would let secrets in them be guessed.
@@ -177,6 +180,7 @@ impl Manager {
     pub fn new(options: &Options, (handle, nvme): (Handle, Arc<Second>), served: Served) -> Self {
         let file = served.plan.file.clone();
         let options = Options { config: Some(file.clone()), size: None, ..options.clone() };
+        let passthrough = serve::passthrough(&served.plan.config);
         let now = Mutex::new(Arc::new(served));
         let remarks = Mutex::default();
         let manager = Self {
@@ -192,6 +196,7 @@ impl Manager {
             foretelling: AtomicBool::new(false),
             remarks,
             incomplete: AtomicBool::new(false),
+            passthrough,
             written: Mutex::default(),
             versions: RandomState::new(),
             listener: OnceLock::new(),
@@ -246,9 +251,34 @@ impl Manager {
                 done.notes.extend(new_notes(&now.plan.config, &self.now().plan.config));
             }
             done.notes.extend(remarks);
+            done.notes.extend(self.late_passthrough(&now.plan.config));
             done.incomplete = self.incomplete.load(Ordering::Acquire);
             done
         })
+    }
+
+    /// The volumes that are new and find no rings for their NVMe commands: shards make none while they serve.
+    fn late_passthrough(&self, before: &Config) -> Vec<String> {
+        let late = |volume: &&Volume| {
+            let Backend::Block { passthrough: Some(how), .. } = volume.backend else {
+                return false;
+            };
+            let is_there = match how {
+                Passthrough::Interrupt => self.passthrough.interrupt,
+                Passthrough::Polled => self.passthrough.polled,
+            };
+            !is_there && before.volumes.iter().all(|other| other.name != volume.name)
+        };
+        let now = self.now();
+        let late = now.plan.config.volumes.iter().filter(late);
+        late.map(|volume| {
+            let name = &volume.name;
+            format!(
+                "volumes.{name}.passthrough takes effect after a restart, as no volume had it at the start: until then reads \
+                 and writes go through the block layer"
+            )
+        })
+        .collect()
     }
 
     /// Begins a change: no other one does until the guard is dropped.

@@ -215,6 +215,8 @@ fn load(load: &lunet_server::stats::ShardLoad) -> ShardLoad {
         messages: load.messages,
         zero_copy_bytes: load.zero_copy_bytes,
         zero_copy_copied_bytes: load.zero_copy_copied_bytes,
+        passthrough_commands: load.passthrough_commands,
+        passthrough_failed: load.passthrough_failed,
         connections: load.connections as u64,
         commands_in_flight: load.commands_in_flight as u64,
         buffer_used_bytes: load.buffer_used_bytes as u64,

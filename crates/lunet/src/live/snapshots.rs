@@ -268,7 +268,7 @@ impl Together {
     /// These volumes will be asked about.
     pub(super) fn about<'a>(volumes: impl Iterator<Item = &'a config::Volume>) -> Self {
         let zvol = |volume: &config::Volume| match &volume.backend {
-            Backend::Block { path } => Dataset::of_device(path).ok(),
+            Backend::Block { path, .. } => Dataset::of_device(path).ok(),
             _ => None,
         };
         Self { zvols: volumes.filter_map(zvol).collect(), ..Self::default() }

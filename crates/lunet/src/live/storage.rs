@@ -46,7 +46,7 @@ pub fn keeper_beside(volume: &config::Volume, data: &Path) -> Result<Keeper> {
     let name = &volume.name;
     match (&volume.backend, volume.path(data)) {
         (Backend::File { .. }, Some(path)) => Ok(Keeper::File(path)),
-        (Backend::Block { path }, _) => {
+        (Backend::Block { path, .. }, _) => {
             let Ok(dataset) = Dataset::of_device(path) else {
                 return refuse(
                     Code::Unsupported,

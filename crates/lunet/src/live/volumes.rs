@@ -139,7 +139,7 @@ impl Manager {
                     )
                 })?;
             }
-            (Backend::Block { path }, Some(size)) => {
+            (Backend::Block { path, .. }, Some(size)) => {
                 let Ok(dataset) = Dataset::of_device(path) else {
                     return refuse(
                         Code::Unsupported,

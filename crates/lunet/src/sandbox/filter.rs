@@ -207,6 +207,8 @@ const REQUESTS: &[u64] = &[
     0x1268,
     0x127b,
     0x8008_1272,
+    // NVMe namespaces: NVME_IOCTL_ID.
+    0x4e40,
     // Files: FICLONE, FS_IOC_GETFLAGS, FS_IOC_SETFLAGS.
     0x4004_9409,
     0x8008_6601,

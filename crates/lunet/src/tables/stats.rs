@@ -29,6 +29,7 @@ pub fn stats(stats: &Stats) -> String {
     let mut out = format!("up for {time}, {shards} on {}, {sessions}\n", stats.driver);
     out.extend(buffers(&stats.loads));
     out.extend(zero_copy(&stats.loads));
+    out.extend(passthrough(&stats.loads));
     if let Some(missing) = SilentShard::sentence(&stats.silent_shards) {
         out.push_str(&format!("incomplete: {missing}\n"));
     }
@@ -87,6 +88,17 @@ fn zero_copy(loads: &[ShardLoad]) -> Option<String> {
         units::size(copied)
     );
     (sent + copied > 0).then_some(told)
+}
+
+/// How much went past the block layer. Nothing where nothing was to.
+fn passthrough(loads: &[ShardLoad]) -> Option<String> {
+    let sum = |of: fn(&ShardLoad) -> u64| loads.iter().map(of).sum::<u64>();
+    let commands = sum(|load| load.passthrough_commands);
+    let told = format!(
+        "NVMe commands past the block layer {commands}; failed, and done again by it {}\n",
+        sum(|load| load.passthrough_failed)
+    );
+    (commands > 0).then_some(told)
 }
 
 /// Where the server listens: a line for each portal, and why some have no iSER.
@@ -356,6 +368,16 @@ mod tests {
         assert!(text.contains(words), "{text}");
         let text = told(&json!({"loads": [load(0, 0)]}));
         assert!(!text.contains("without a copy"), "{text}");
+    }
+
+    #[test]
+    fn what_went_past_the_block_layer_is_told_where_something_did() {
+        let load = |commands: u64, failed: u64| json!({"passthrough_commands": commands, "passthrough_failed": failed});
+        let text = told(&json!({"loads": [load(10, 0), load(5, 2)]}));
+        let words = "NVMe commands past the block layer 15; failed, and done again by it 2\n";
+        assert!(text.contains(words), "{text}");
+        let text = told(&json!({"loads": [load(0, 0)]}));
+        assert!(!text.contains("block layer"), "{text}");
     }
 
     #[test]

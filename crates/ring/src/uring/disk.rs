@@ -9,6 +9,7 @@ use io_uring::types::FsyncFlags;
 use io_uring::{opcode, types};
 
 use super::Uring;
+use super::passthrough::OpenNamespace;
 use super::queue::{Handle, Kind};
 use crate::pool::Call;
 use crate::ring::{DiskOp, Refused};
@@ -29,6 +30,8 @@ pub(super) struct OpenFile {
     file: DropElsewhere<Arc<File>>,
     /// Registered buffers may be used on it, and who begins its operations.
     treatment: Treatment,
+    /// Where its reads and writes go that fit into NVMe commands.
+    pub(super) namespace: Option<OpenNamespace>,
     pub(super) in_flight: u32,
     /// To be let go with the last operation in flight.
     leaving: bool,
@@ -40,17 +43,20 @@ pub(super) struct Disk {
     pub(super) buf: Option<Buf>,
     /// The place of its file.
     pub(super) file: u32,
+    /// What is to be done, while it is an NVMe command: if that fails it is done by the block device.
+    pub(super) command: Option<DiskOp>,
 }
 
 impl Uring {
     pub(crate) fn add_file(&mut self, file: Arc<File>, mut treatment: Treatment) -> FileId {
-        let handle = self.register(file.as_raw_fd());
-        treatment.fixed_buffers &= self.fixed_buffers;
+        let handle = self.places.register(&self.queue.submitter(), file.as_raw_fd());
+        treatment.fixed_buffers &= self.parts.are_there();
         if treatment.by_worker {
             self.allow_workers();
         }
         let file = DropElsewhere::new(file);
-        let file = OpenFile { handle, file, treatment, in_flight: 0, leaving: false };
+        let file =
+            OpenFile { handle, file, treatment, namespace: None, in_flight: 0, leaving: false };
         FileId(self.files.insert(file))
     }
 
@@ -70,16 +76,17 @@ impl Uring {
         self.many_workers = true;
         let mut most = [MOST_WORKERS, 0];
         // Linux 5.15. Before, there are as many as by default.
-        let _ = self.queue.ring().submitter().register_iowq_max_workers(&mut most);
+        let _ = self.queue.submitter().register_iowq_max_workers(&mut most);
     }
 
     /// Lets a file go that is to leave and has no operation in flight any more.
     fn release_file(&mut self, index: u32) {
         let Some(file) = self.files.at(index) else { return };
         if file.leaving && file.in_flight == 0 {
-            let handle = file.handle;
-            self.unregister(handle);
-            self.files.remove_at(index);
+            self.places.unregister(&self.queue.submitter(), file.handle);
+            if let Some(namespace) = self.files.remove_at(index).and_then(|file| file.namespace) {
+                self.commands.remove(&namespace);
+            }
         }
     }
 
@@ -98,11 +105,34 @@ impl Uring {
             return self.help(id, fd, Call::Discard([offset, len]), token);
         }
         file.in_flight += 1;
+        let index = self.disks.insert(Disk { token, buf, file: id.0.index, command: None }) as u32;
+        if !self.begin_command(index, &op) {
+            self.begin(index, &op);
+        }
+        self.queued += 1;
+        if self.queued == SOON {
+            self.submit_now();
+        }
+        Ok(())
+    }
+
+    /// Submits what is queued before the end of the iteration. What the kernel does not take now, it takes then.
+    fn submit_now(&mut self) {
+        self.queued = 0;
+        let _ = self.queue.submitter().submit();
+        let _ = self.commands.submit();
+    }
+
+    /// Queues an operation of the table on its file.
+    pub(super) fn begin(&mut self, index: u32, op: &DiskOp) {
+        let Some(Disk { buf, file, .. }) = self.disks.get(index as usize) else { return };
+        let Some(file) = self.files.at(*file) else { return };
         let (handle, treatment) = (file.handle, file.treatment);
-        let fixed =
-            treatment.fixed_buffers && buf.as_ref().is_some_and(|buf| self.has_part(buf.part()));
-        let entry = build(handle.number(), &op, buf.as_ref(), fixed);
-        let index = self.disks.insert(Disk { token, buf, file: id.0.index }) as u32;
+        let fixed = treatment.fixed_buffers
+            && buf.as_ref().is_some_and(|buf| {
+                self.parts.has(&self.queue.submitter(), &self.arena, buf.part())
+            });
+        let entry = build(handle.number(), op, buf.as_ref(), fixed);
         let mut entry = handle.finish(entry, Kind::Disk.user_data(index));
         if treatment.by_worker {
             entry = entry.flags(handle.flags() | Flags::ASYNC);
@@ -110,13 +140,6 @@ impl Uring {
         // SAFETY: the buffer's memory is in the arena, wherever the `Buf` is moved, and the `Buf`
         // stays untouched in `disks` until `disk_done`.
         unsafe { self.queue.push(entry) };
-        self.queued += 1;
-        if self.queued == SOON {
-            self.queued = 0;
-            // What the kernel does not take now, it takes at the end of the iteration.
-            let _ = self.queue.ring().submitter().submit();
-        }
-        Ok(())
     }
 
     pub(super) fn disk_done(
@@ -125,7 +148,8 @@ impl Uring {
         result: Result<usize, i32>,
         events: &mut Vec<Event>,
     ) {
-        let Some(Disk { token, buf, file }) = self.disks.try_remove(index as usize) else { return };
+        let Some(disk) = self.disks.try_remove(index as usize) else { return };
+        let Disk { token, buf, file, .. } = disk;
         events.push(Event::Disk { token, buf, result });
         let Some(open) = self.files.at(file) else { return };
         open.in_flight -= 1;
@@ -136,7 +160,8 @@ impl Uring {
 
     pub(crate) fn cancel(&mut self, token: Token) {
         for (index, disk) in &self.disks {
-            if disk.token != token {
+            // The kernel cancels no NVMe command: it ends as if nothing had been asked.
+            if disk.token != token || disk.command.is_some() {
                 continue;
             }
             let with_helpers = self.helpers.as_ref().is_some_and(|h| h.give_up(index as u32));
@@ -148,7 +173,7 @@ impl Uring {
 
     /// Cancels everything on files, for the end of the event loop.
     pub(super) fn cancel_all_disks(&mut self) {
-        for (index, _) in &self.disks {
+        for (index, _) in self.disks.iter().filter(|(_, disk)| disk.command.is_none()) {
             self.queue.push_cancel(Kind::Disk.user_data(index as u32));
         }
     }
@@ -209,13 +234,13 @@ mod tests {
     fn files_that_come_and_go_take_no_places() {
         let Some((_arena, mut uring)) = ring() else { return };
         let file = Arc::new(tempfile::tempfile().expect("a temporary file"));
-        let (free, treatment) = (uring.free_places.len(), Treatment::of(&file));
+        let (free, treatment) = (uring.places.free(), Treatment::of(&file));
         for _ in 0..10_000 {
             let id = uring.add_file(Arc::clone(&file), treatment);
             uring.remove_file(id);
             uring.remove_file(id);
         }
-        assert_eq!((uring.free_places.len(), uring.files.iter_mut().count()), (free, 0));
+        assert_eq!((uring.places.free(), uring.files.iter_mut().count()), (free, 0));
         wait_for_the_last(&file);
     }
 

@@ -3,15 +3,16 @@
 mod accept;
 mod disk;
 mod helpers;
+mod passthrough;
 mod queue;
 mod setup;
 mod socket;
+mod tables;
 mod watch;
 mod zero_copy;
 
 use std::io;
 use std::mem;
-use std::os::fd::RawFd;
 use std::time::{Duration, Instant};
 
 use io_uring::opcode;
@@ -20,14 +21,18 @@ use slab::Slab;
 use self::accept::Listener;
 use self::disk::{Disk, OpenFile};
 use self::helpers::Helpers;
+use self::passthrough::Commands;
 use self::queue::{Done, Entered, Handle, Kind, Queue};
 use self::socket::Socket;
+use self::tables::{Parts, Places};
 use self::watch::Watch;
 use self::zero_copy::Holds;
 use crate::polling::Polling;
 use crate::shrink::Shrink;
 use crate::slots::Slots;
 use crate::{Arena, Config, Counters, Event, PollSource, Waker};
+
+pub(crate) use self::passthrough::read_by_command;
 
 pub(crate) struct Uring {
     queue: Queue,
@@ -43,12 +48,13 @@ pub(crate) struct Uring {
     holds: Holds,
     /// Made for the first operation that needs them.
     helpers: Option<Helpers>,
-    /// Free places in the table of registered files.
-    free_places: Vec<u32>,
-    fixed_buffers: bool,
-    /// Which parts of the arena are registered; one that could not be is not tried again.
-    parts: Vec<Part>,
+    /// The table of registered files.
+    places: Places,
+    /// The registered parts of the arena.
+    parts: Parts,
     arena: Arena,
+    /// NVMe commands, on rings of their own.
+    commands: Commands,
     /// The kernel may make many workers for this ring.
     many_workers: bool,
     poll_first: bool,
@@ -63,16 +69,6 @@ pub(crate) struct Uring {
     batch: Vec<Done>,
 }
 
-/// What is known of a part of the arena.
-#[derive(Clone, Copy, PartialEq, Eq)]
-enum Part {
-    /// Nothing of it was on its way to or from a file yet.
-    Unused,
-    Registered,
-    /// The kernel has refused it: there may be no more locked memory.
-    Refused,
-}
-
 impl Uring {
     pub(crate) fn new(
         config: &Config,
@@ -81,13 +77,13 @@ impl Uring {
         notes: &mut Vec<String>,
     ) -> io::Result<Self> {
         let setup = setup::setup(config, arena, notes)?;
-        let mut parts = vec![Part::Unused; arena.part_count()];
-        if setup.fixed_buffers {
-            parts[0] = Part::Registered;
-        }
+        let parts =
+            if setup.fixed_buffers { Parts::new(arena.part_count()) } else { Parts::none() };
+        let commands = Commands::new(config, arena, setup.deferred && setup.fixed_buffers, notes);
         let mut uring = Self {
             parts,
             arena: arena.clone(),
+            commands,
             queue: Queue::new(setup.ring, setup.taskrun_flag),
             sockets: Slots::new(),
             shrink_sockets: Shrink::default(),
@@ -98,8 +94,7 @@ impl Uring {
             queued: 0,
             holds: Holds::new(setup.zero_copy),
             helpers: None,
-            free_places: (0..setup.fixed_files).rev().collect(),
-            fixed_buffers: setup.fixed_buffers,
+            places: Places::new(setup.fixed_files),
             many_workers: false,
             poll_first: setup.deferred,
             polling: Polling::new(config.busy_poll),
@@ -115,7 +110,7 @@ impl Uring {
 
     pub(crate) const fn counters(&self) -> Counters {
         let looked_ns = self.polling.looked().as_nanos() as u64;
-        Counters { looked_ns, ..self.queue.counters }
+        self.commands.counted(Counters { looked_ns, ..self.queue.counters })
     }
 
     /// Whether to skip the first attempt of a receive on a drained socket.
@@ -123,57 +118,10 @@ impl Uring {
         self.poll_first = on;
     }
 
-    /// Puts a descriptor into the table of registered files, if there is a place.
-    fn register(&mut self, fd: RawFd) -> Handle {
-        let Some(place) = self.free_places.pop() else { return Handle::Fd(fd) };
-        match self.queue.ring().submitter().register_files_update(place, &[fd]) {
-            Ok(1) => Handle::Fixed(place),
-            _ => {
-                self.free_places.push(place);
-                Handle::Fd(fd)
-            }
-        }
-    }
-
-    /// Takes a descriptor out of the table. If the kernel refuses, the place stays lost and the
-    /// file open, which is bad but safe: nothing refers to it any more.
-    fn unregister(&mut self, handle: Handle) {
-        if let Handle::Fixed(place) = handle {
-            if self.queue.ring().submitter().register_files_update(place, &[-1]).is_ok() {
-                self.free_places.push(place);
-            }
-        }
-    }
-
-    /// True if the part of the arena is registered, which it is from its first use on.
-    #[inline]
-    fn has_part(&mut self, part: u16) -> bool {
-        match self.parts[usize::from(part)] {
-            Part::Registered => true,
-            Part::Refused => false,
-            Part::Unused => self.register_part(part.into()),
-        }
-    }
-
-    #[cold]
-    fn register_part(&mut self, part: usize) -> bool {
-        let registered = setup::register_part(self.queue.ring(), &self.arena, part).is_ok();
-        self.parts[part] = if registered { Part::Registered } else { Part::Refused };
-        registered
-    }
-
     /// Gives memory of the arena back that was not needed since the last call.
     pub(crate) fn shrink(&mut self) {
-        let (queue, parts) = (&mut self.queue, &mut self.parts);
-        self.arena.shrink(|part| {
-            if parts[part] == Part::Registered {
-                if setup::unregister_part(queue.ring(), part).is_err() {
-                    return false;
-                }
-                parts[part] = Part::Unused;
-            }
-            true
-        });
+        let (ring, parts, commands) = (self.queue.submitter(), &mut self.parts, &mut self.commands);
+        self.arena.shrink(|part| parts.leave(&ring, part) && commands.leave_part(part));
     }
 
     fn start_wake(&mut self) {
@@ -207,8 +155,12 @@ impl Uring {
             }
             self.polling.in_vain();
         }
+        if !look_only && self.look_for_commands(deadline, events, source)? {
+            self.polling.ended(events.len() - before);
+            return Ok(());
+        }
         let found = !look_only && source.before_sleep(&mut |id| self.watch_again(id));
-        if found && !self.queue.needs_enter() {
+        if found && !self.queue.needs_enter() && !self.commands.are_under_way() {
             // A busy source needs no system call.
             self.polling.ended(1);
             return Ok(());
@@ -218,6 +170,9 @@ impl Uring {
             for due in self.retry_accept.into_iter().chain(self.holds.look_at) {
                 let pause = due.saturating_duration_since(Instant::now());
                 left = Some(left.map_or(pause, |time| time.min(pause)));
+            }
+            if self.commands.are_under_way() {
+                left = self.before_sleep(left)?;
             }
             self.queue.flush();
             let entered = self.queue.enter(left)?;
@@ -240,6 +195,7 @@ impl Uring {
     }
 
     pub(crate) fn gather(&mut self, time: Duration) -> io::Result<()> {
+        self.commands.submit()?;
         self.queue.flush();
         self.queue.gather(time)
     }
@@ -258,6 +214,10 @@ impl Uring {
                 self.queue.flush();
                 self.queue.enter(Some(Duration::ZERO))?;
                 self.work_off(events);
+            }
+            if self.commands.are_under_way() {
+                self.commands.submit()?;
+                self.commands_done(events);
             }
             if found || events.len() > before || mem::take(&mut self.holds.released) {
                 return Ok(true);
@@ -289,10 +249,14 @@ impl Uring {
                 Some((Kind::Watch, index)) => self.watch_done(index, events),
                 Some((Kind::Helpers, _)) => self.helpers_done(events),
                 Some((Kind::ZeroCopy, place)) => self.zero_copy_done(place, done, events),
+                Some((Kind::Commands, _)) => self.commands.told(),
                 Some((Kind::Cancel, _)) | None => {}
             }
         }
         self.batch = batch;
+        if self.commands.are_under_way() {
+            self.commands_done(events);
+        }
     }
 
     fn woken(&mut self, events: &mut Vec<Event>) {
@@ -316,15 +280,21 @@ impl Drop for Uring {
         self.end_all_watches();
         self.cancel_all_disks();
         self.queue.push_cancel(Kind::Wake.user_data(0));
+        self.forget_commands();
         if self.helpers.is_some() {
             self.queue.push_cancel(Kind::Helpers.user_data(0));
         }
         let mut events = Vec::new();
-        while self.queue.in_flight() > 0 {
+        while self.queue.in_flight() > 0 || self.commands.are_under_way() {
             self.look_at_lingering();
             self.queue.flush();
             let look = self.holds.look_at.map(|at| at.saturating_duration_since(Instant::now()));
-            if self.queue.enter(look).is_err() {
+            // The ends of commands only when there is nothing else to wait for.
+            let waited = match self.queue.in_flight() {
+                0 => self.commands.wait(),
+                _ => self.queue.enter(look).map(drop),
+            };
+            if waited.is_err() {
                 // The kernel may still write: better to lose the memory than to reuse it.
                 mem::forget(mem::take(&mut self.sockets));
                 mem::forget(mem::take(&mut self.holds));
@@ -341,6 +311,6 @@ impl Drop for Uring {
         self.helpers = None;
         // The kernel takes a ring apart in a thread of its own, after the process has ended: until then, a file in the table
         // is open, and nobody can unmount its file system. A kernel that refuses this does that later.
-        let _ = self.queue.ring().submitter().unregister_files();
+        let _ = self.queue.submitter().unregister_files();
     }
 }

@@ -2,12 +2,12 @@
 
 use std::collections::VecDeque;
 use std::io;
-use std::os::fd::RawFd;
+use std::os::fd::{AsRawFd, RawFd};
 use std::time::Duration;
 
 use io_uring::squeue::{Entry, Flags};
 use io_uring::types::{SubmitArgs, Timespec};
-use io_uring::{IoUring, opcode, types};
+use io_uring::{IoUring, Submitter, cqueue, opcode, squeue, types};
 
 use crate::Counters;
 
@@ -30,6 +30,7 @@ pub(super) enum Kind {
     Helpers,
     Watch,
     ZeroCopy,
+    Commands,
 }
 
 impl Kind {
@@ -48,6 +49,7 @@ impl Kind {
             7 => Self::Helpers,
             8 => Self::Watch,
             9 => Self::ZeroCopy,
+            10 => Self::Commands,
             _ => return None,
         };
         Some((kind, user_data as u32))
@@ -104,25 +106,30 @@ pub(super) enum Entered {
 /// With this many completions at hand there is no use in waiting for more.
 const MANY: usize = 64;
 
-pub(super) struct Queue {
-    ring: IoUring,
+pub(super) struct Queue<S: squeue::EntryMarker = Entry, C: cqueue::EntryMarker = cqueue::Entry> {
+    ring: IoUring<S, C>,
     /// Entries that found the submission queue full, in order.
-    backlog: VecDeque<Entry>,
+    backlog: VecDeque<S>,
     /// Operations whose last completion is still to come.
     in_flight: usize,
     taskrun_flag: bool,
     pub(super) counters: Counters,
 }
 
-impl Queue {
-    pub(super) fn new(ring: IoUring, taskrun_flag: bool) -> Self {
+impl<S: squeue::EntryMarker, C: cqueue::EntryMarker> Queue<S, C> {
+    pub(super) fn new(ring: IoUring<S, C>, taskrun_flag: bool) -> Self {
         let counters = Counters::default();
         Self { ring, backlog: VecDeque::new(), in_flight: 0, taskrun_flag, counters }
     }
 
-    /// The ring itself, for registering files.
-    pub(super) const fn ring(&self) -> &IoUring {
-        &self.ring
+    /// The ring itself, for registering files and buffers.
+    pub(super) fn submitter(&self) -> Submitter<'_> {
+        self.ring.submitter()
+    }
+
+    /// The ring's descriptor: readable when there are completions.
+    pub(super) fn fd(&self) -> RawFd {
+        self.ring.as_raw_fd()
     }
 
     pub(super) const fn in_flight(&self) -> usize {
@@ -134,7 +141,7 @@ impl Queue {
     /// # Safety
     /// All memory that the entry points to stays valid, and untouched where the kernel writes,
     /// until the operation's last completion.
-    pub(super) unsafe fn push(&mut self, entry: Entry) {
+    pub(super) unsafe fn push(&mut self, entry: S) {
         self.in_flight += 1;
         self.counters.operations += 1;
         // SAFETY: the caller's promise.
@@ -143,13 +150,6 @@ impl Queue {
         }
         self.backlog.push_back(entry);
         self.flush();
-    }
-
-    /// Asks for the cancellation of an operation.
-    pub(super) fn push_cancel(&mut self, user_data: u64) {
-        let entry = opcode::AsyncCancel::new(user_data).build();
-        // SAFETY: the entry points to no memory.
-        unsafe { self.push(entry.user_data(Kind::Cancel.user_data(0))) };
     }
 
     /// Moves the backlog to the submission queue, submitting whenever that is full. What the
@@ -219,23 +219,40 @@ impl Queue {
     /// True if there is something to submit, or a call of [`enter`](Self::enter) may bring
     /// something, as far as can be seen without one.
     pub(super) fn needs_enter(&mut self) -> bool {
+        !self.taskrun_flag || self.is_raised() || !self.ring.completion().is_empty()
+    }
+
+    /// True if there is something to submit, or the kernel wants to be called for what is not in the completion queue.
+    pub(super) fn is_raised(&mut self) -> bool {
         let submission = self.ring.submission();
         let raised = submission.taskrun() || submission.cq_overflow() || !submission.is_empty();
         drop(submission);
-        !self.taskrun_flag
-            || raised
-            || !self.backlog.is_empty()
-            || !self.ring.completion().is_empty()
+        raised || !self.backlog.is_empty()
+    }
+
+    /// True if something waits to be fetched.
+    pub(super) fn has_completions(&mut self) -> bool {
+        !self.ring.completion().is_empty()
     }
 
     /// Fetches all completions that there are.
     pub(super) fn fetch(&mut self, into: &mut Vec<Done>) {
         for entry in self.ring.completion() {
+            let entry: cqueue::Entry = entry.into();
             let flags = entry.flags();
             if !io_uring::cqueue::more(flags) {
                 self.in_flight -= 1;
             }
             into.push(Done { user_data: entry.user_data(), result: entry.result(), flags });
         }
+    }
+}
+
+impl Queue {
+    /// Asks for the cancellation of an operation.
+    pub(super) fn push_cancel(&mut self, user_data: u64) {
+        let entry = opcode::AsyncCancel::new(user_data).build();
+        // SAFETY: the entry points to no memory.
+        unsafe { self.push(entry.user_data(Kind::Cancel.user_data(0))) };
     }
 }

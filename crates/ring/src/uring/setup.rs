@@ -4,13 +4,16 @@ use std::io;
 
 use io_uring::register::{Probe, Restriction};
 use io_uring::squeue::Flags;
-use io_uring::{IoUring, Parameters, opcode};
+use io_uring::{IoUring, Parameters, Submitter, cqueue, opcode, squeue};
 
 use crate::{Arena, Config};
 
 /// The most places in the table of registered files. Sockets and files beyond it are used by
 /// their descriptors, which costs a little more per operation.
 const MAX_FIXED_FILES: u32 = 4096;
+
+/// The same in rings for NVMe commands.
+const COMMAND_FILES: u32 = 256;
 
 /// `IORING_UNREGISTER_FILES` and `IORING_REGISTER_FILES_UPDATE` of linux/io_uring.h: the only registrations once a ring
 /// is in use, but for the next two.
@@ -56,6 +59,15 @@ pub(super) struct Setup {
     pub(super) zero_copy: bool,
 }
 
+/// An instance for NVMe commands.
+pub(super) struct CommandSetup {
+    pub(super) ring: IoUring<squeue::Entry128, cqueue::Entry32>,
+    /// Parts of the arena may be registered.
+    pub(super) fixed_buffers: bool,
+    /// Places in the table of registered files, perhaps none.
+    pub(super) fixed_files: u32,
+}
+
 /// How much of the newer kernels to ask for.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Level {
@@ -75,8 +87,19 @@ pub(super) fn setup(config: &Config, arena: &Arena, notes: &mut Vec<String>) -> 
             "this kernel's io_uring is older than Linux 6.1 and costs more per operation".into(),
         );
     }
-    let fixed_buffers = register_arena(&ring, arena, notes);
-    let fixed_files = register_table(&ring);
+    let fixed_buffers = match register_arena(&ring.submitter(), arena) {
+        Ok(()) => true,
+        Err(error) => {
+            notes.push(format!(
+                "the buffers ({} MiB) are not registered with io_uring ({error}), which costs a \
+                 little on disk operations; raise the limit on locked memory (RLIMIT_MEMLOCK, \
+                 LimitMEMLOCK= in systemd) to change that",
+                arena.total_bytes() >> 20
+            ));
+            false
+        }
+    };
+    let fixed_files = register_table(&ring.submitter(), MAX_FIXED_FILES);
     let zero_copy = config.zero_copy_send && knows_zero_copy(&ring);
     restrict(&ring, zero_copy, notes);
     // By the thread that submits.
@@ -89,6 +112,42 @@ pub(super) fn setup(config: &Config, arena: &Arena, notes: &mut Vec<String>) -> 
         fixed_files,
         zero_copy,
     })
+}
+
+/// Makes a ring that does NVMe commands and nothing else: they need larger entries than the others, and the ends of those that
+/// are polled for come on a ring of their own. With an arena, its parts may be registered with this ring too.
+///
+/// Its completion work is not deferred: the kernel does it whenever this thread is in the kernel, so mostly while it waits on
+/// the other ring, and not in a call of its own.
+pub(super) fn setup_commands(
+    entries: u32,
+    polled: bool,
+    arena: Option<&Arena>,
+) -> io::Result<CommandSetup> {
+    let mut builder = IoUring::<squeue::Entry128, cqueue::Entry32>::builder();
+    builder.setup_clamp().setup_cqsize(entries.saturating_mul(8)).setup_r_disabled();
+    builder.setup_coop_taskrun().setup_submit_all().setup_taskrun_flag();
+    if polled {
+        builder.setup_iopoll();
+    }
+    let ring = builder.build(entries)?;
+    check(ring.params())?;
+    let submitter = ring.submitter();
+    // Said for the other ring already: the limit is the same.
+    let fixed_buffers = arena.is_some_and(|arena| register_arena(&submitter, arena).is_ok());
+    let fixed_files = register_table(&submitter, COMMAND_FILES);
+    let [unregister, update] = TABLE;
+    // A kernel that refuses to restrict the other ring has said so.
+    let _ = submitter.register_restrictions(&mut [
+        Restriction::sqe_op(opcode::UringCmd80::CODE),
+        Restriction::sqe_flags_allowed(Flags::FIXED_FILE.bits()),
+        Restriction::register_op(unregister),
+        Restriction::register_op(update),
+        Restriction::register_op(BUFFERS),
+    ]);
+    // By the thread that submits.
+    submitter.register_enable_rings()?;
+    Ok(CommandSetup { ring, fixed_buffers, fixed_files })
 }
 
 /// Tries the levels from the top. Only EINVAL, the answer to an unknown flag, leads further.
@@ -128,41 +187,30 @@ fn check(params: &Parameters) -> io::Result<()> {
 
 /// Makes a table for the parts of the arena, which are registered when they are needed first. One is now, to see
 /// whether that can be done.
-fn register_arena(ring: &IoUring, arena: &Arena, notes: &mut Vec<String>) -> bool {
+fn register_arena(ring: &Submitter<'_>, arena: &Arena) -> io::Result<()> {
     let count = arena.part_count();
     let nothing = vec![libc::iovec { iov_base: std::ptr::null_mut(), iov_len: 0 }; count];
     // SAFETY: no memory is named.
-    let table = unsafe { ring.submitter().register_buffers2(&nothing, &vec![0; count]) };
-    match table.and_then(|()| register_part(ring, arena, 0)) {
-        Ok(()) => true,
-        Err(error) => {
-            notes.push(format!(
-                "the buffers ({} MiB) are not registered with io_uring ({error}), which costs a \
-                 little on disk operations; raise the limit on locked memory (RLIMIT_MEMLOCK, \
-                 LimitMEMLOCK= in systemd) to change that",
-                arena.total_bytes() >> 20
-            ));
-            false
-        }
-    }
+    unsafe { ring.register_buffers2(&nothing, &vec![0; count]) }?;
+    register_part(ring, arena, 0)
 }
 
 /// Registers a part of the arena, which is memory from then on.
-pub(super) fn register_part(ring: &IoUring, arena: &Arena, part: usize) -> io::Result<()> {
+pub(super) fn register_part(ring: &Submitter<'_>, arena: &Arena, part: usize) -> io::Result<()> {
     let (start, len) = arena.part(part);
     let vector = libc::iovec { iov_base: start.as_ptr().cast(), iov_len: len };
     // SAFETY: the part is mapped memory. The kernel holds on to the pages themselves, so even
     // an arena that is unmapped first harms nobody.
-    unsafe { ring.submitter().register_buffers_update(part as u32, &[vector], None) }?;
+    unsafe { ring.register_buffers_update(part as u32, &[vector], None) }?;
     arena.note_memory(part);
     Ok(())
 }
 
 /// Takes a part of the arena, of which nothing is in use, out of the table.
-pub(super) fn unregister_part(ring: &IoUring, part: usize) -> io::Result<()> {
+pub(super) fn unregister_part(ring: &Submitter<'_>, part: usize) -> io::Result<()> {
     let nothing = libc::iovec { iov_base: std::ptr::null_mut(), iov_len: 0 };
     // SAFETY: no memory is named.
-    unsafe { ring.submitter().register_buffers_update(part as u32, &[nothing], None) }
+    unsafe { ring.register_buffers_update(part as u32, &[nothing], None) }
 }
 
 /// True if the kernel has the operations for sends without a copy.
@@ -192,10 +240,10 @@ fn restrict(ring: &IoUring, zero_copy: bool, notes: &mut Vec<String>) {
 }
 
 /// The kernel allows no more places than the process may have descriptors.
-fn register_table(ring: &IoUring) -> u32 {
-    let mut size = MAX_FIXED_FILES;
+fn register_table(ring: &Submitter<'_>, most: u32) -> u32 {
+    let mut size = most;
     while size >= 64 {
-        if ring.submitter().register_files_sparse(size).is_ok() {
+        if ring.register_files_sparse(size).is_ok() {
             return size;
         }
         size /= 2;

@@ -117,7 +117,7 @@ impl Uring {
     pub(crate) fn add_socket(&mut self, fd: OwnedFd) -> SocketId {
         // io_uring answers EAGAIN on a non-blocking descriptor instead of waiting.
         sys::set_blocking(fd.as_raw_fd());
-        let handle = self.register(fd.as_raw_fd());
+        let handle = self.places.register(&self.queue.submitter(), fd.as_raw_fd());
         let secure = sys::is_secure(fd.as_raw_fd());
         let mut socket = Socket::new(fd, handle);
         if secure {
@@ -182,7 +182,7 @@ impl Uring {
         let Some(socket) = self.sockets.at(index) else { return };
         let handle = socket.handle;
         if socket.closing && socket.is_idle() && !self.lingers(index) {
-            self.unregister(handle);
+            self.places.unregister(&self.queue.submitter(), handle);
             self.sockets.remove_at(index);
             if self.shrink_sockets.is_due(self.sockets.places(), self.sockets.len()) {
                 self.sockets.shrink();

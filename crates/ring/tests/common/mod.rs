@@ -10,8 +10,8 @@ use std::time::{Duration, Instant};
 
 use lunet_block::Random;
 use lunet_ring::{
-    Buf, BusyPoll, Config, DriverChoice, Event, FileId, Ring, RxBufs, SocketId, Token, Treatment,
-    TxChain,
+    Buf, BusyPoll, Config, DriverChoice, Event, FileId, PassthroughRings, Ring, RxBufs, SocketId,
+    Token, Treatment, TxChain,
 };
 
 /// Makes a file known to an event loop.
@@ -63,7 +63,7 @@ macro_rules! for_each_driver {
 
 /// Runs a test with one driver. Where the system denies io_uring there is nothing to test, which
 /// is said.
-pub fn with(driver: DriverChoice, busy_micros: u64, test: fn(Config)) {
+pub fn with(driver: DriverChoice, busy_micros: u64, test: impl FnOnce(Config)) {
     let config = Config {
         entries: 64,
         arena_bytes: 8 << 20,
@@ -72,6 +72,7 @@ pub fn with(driver: DriverChoice, busy_micros: u64, test: fn(Config)) {
         driver,
         busy_poll: BusyPoll::For(Duration::from_micros(busy_micros)),
         zero_copy_send: true,
+        passthrough: PassthroughRings { interrupt: true, polled: true },
     };
     match Ring::new(&config) {
         Ok(_) => test(config),

@@ -84,6 +84,8 @@ impl<F: Front> Shard<F> {
             messages: self.messages,
             zero_copy_bytes: counters.zero_copy_bytes,
             zero_copy_copied_bytes: counters.zero_copy_copied_bytes,
+            passthrough_commands: counters.commands,
+            passthrough_failed: counters.commands_failed,
             connections: self.front.exec.storage.connections,
             commands_in_flight: self.front.exec.operations.len(),
             buffer_used_bytes: arena.total_bytes() - arena.free_bytes(),

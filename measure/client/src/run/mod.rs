@@ -219,6 +219,7 @@ impl<F: Front> Common<'_, F> {
             driver: plan.driver,
             busy_poll: lunet_ring::BusyPoll::For(plan.busy_poll),
             zero_copy_send: false,
+            passthrough: lunet_ring::PassthroughRings::default(),
         };
         let mut ring = Ring::new(&config).map_err(Error::Start)?;
         let load = Rc::new(self.load());

@@ -1,0 +1,118 @@
+# Volumes on emulated NVMe drives whose reads and writes are NVMe commands, past the block layer (`passthrough`).
+# client: open-iscsi
+# minutes: 2
+# run: -d 1 -z 64
+
+# The drive anew, with a queue that can be polled.
+suite_setup() {
+    within 20 modprobe -r nvme
+    modprobe nvme poll_queues=1
+    within 20 test -b /dev/nvme0n1
+    within 20 test -c /dev/ng0n1
+    same "$(cat /sys/block/nvme0n1/queue/io_poll)" 1
+}
+
+# What the block layer has counted of the drive: 3 sectors read, 7 sectors written, 16 flushes, each of which may count as a write of
+# nothing. FIELD
+block_layer() { awk -v field="$1" '{print $field}' /sys/block/nvme0n1/stat; }
+
+# Serves the drive, and sets $d to the initiator's disk: WORD
+passing() {
+    udevadm settle
+    target_start path=/dev/nvme0n1 passthrough="$1"
+    d=$(login 127.0.0.1:3260)
+}
+
+# Everything that is read and written goes by commands, a flush reaches the drive, and the drive has what was written: WORD
+passes_by() {
+    local reads writes flushes
+    passing "$1"
+    reads=$(block_layer 3) writes=$(block_layer 7) flushes=$(block_layer 16)
+    verified "$d" 4M --io_size=4M
+    dd if=/dev/urandom of=/run/data bs=1M count=2 status=none
+    dd if=/run/data of="$d" bs=256k oflag=direct conv=fsync status=none
+    dd if="$d" of=/run/back bs=256k count=8 iflag=direct status=none
+    cmp /run/data /run/back
+    [ "$(counted passthrough_commands)" -gt 1000 ]
+    same "$(counted passthrough_failed)" 0 "commands that have failed"
+    same "$(block_layer 3) $(block_layer 7)" "$reads $writes" "sectors read and written by the block layer"
+    [ "$(block_layer 16)" -gt "$flushes" ]
+    says 'NVMe commands past the block layer' ask stats
+    # Nothing is under way: nobody polls, whatever the way is. The initiator's pings and the questions are some waits.
+    writes=$(counted waits)
+    sleep 2
+    [ $(($(counted waits) - writes)) -lt 100 ] || { echo "the server does not sleep"; return 1; }
+    logout
+    stop
+    dd if=/dev/nvme0n1 of=/run/back bs=256k count=8 iflag=direct status=none
+    cmp /run/data /run/back
+}
+
+# The block size that the drive has from now on: FORMAT BYTES
+formatted() {
+    nvme format /dev/nvme0n1 --lbaf="$1" --force >/dev/null
+    echo 1 >/sys/class/nvme/nvme0/rescan_controller
+    within 20 eval "[ -b /dev/nvme0n1 ] && [ \"\$(blockdev --getss /dev/nvme0n1)\" = $2 ]"
+}
+
+# Resets the controller; true once that has ended a command without the drive.
+reset_under_load() {
+    echo 1 >/sys/class/nvme/nvme0/reset_controller
+    [ "$(counted passthrough_failed)" -gt 0 ]
+}
+
+test_commands_with_interrupts() {
+    lunet_only
+    passes_by interrupt
+}
+
+# long
+test_commands_that_are_polled_for() {
+    lunet_only
+    passes_by polled
+}
+
+# long
+test_blocks_of_4096_bytes() {
+    lunet_only
+    formatted 4 4096
+    passes_by interrupt
+    formatted 0 512
+}
+
+# The kernel ends the commands under way when a controller is reset, and repeats none of them.
+# long
+test_a_controller_that_is_reset_loses_no_command() {
+    local how
+    lunet_only
+    for how in interrupt polled; do
+        passing $how
+        load_begin drive "$d" 4M --io_size=16M
+        within 60 reset_under_load
+        sleep 1
+        load_end drive
+        note "$how: $(counted passthrough_failed) of $(counted passthrough_commands) commands were done again"
+        logout
+        stop
+    done
+}
+
+# A volume that cannot have it is served all the same, and the log says why.
+test_what_takes_no_commands_goes_through_the_block_layer() {
+    lunet_only
+    formatted 1 512
+    passing polled
+    logged 'passthrough: the namespace has metadata'
+    dd if=/dev/urandom of="$d" bs=64k count=1 oflag=direct conv=fsync status=none
+    same "$(counted passthrough_commands)" 0
+    logout
+    stop
+    formatted 0 512
+    within 20 modprobe -r nvme
+    modprobe nvme poll_queues=0
+    within 20 test -b /dev/nvme0n1
+    passing polled
+    logged 'no queues that can be polled'
+    dd if=/dev/urandom of="$d" bs=64k count=1 oflag=direct conv=fsync status=none
+    [ "$(counted passthrough_commands)" -gt 0 ]
+}
