@@ -9,6 +9,7 @@ use std::io;
 use std::ops::Range;
 use std::os::fd::{AsRawFd, RawFd};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use crate::ring::DiskOp;
 use crate::uring::read_by_command;
@@ -29,7 +30,7 @@ const MOST_BLOCKS: u64 = 1 << 16;
 /// What addresses of memory have to be multiples of: all controllers take data in units of 4 bytes.
 const ALIGNMENT: usize = 4;
 
-/// As many commands in a row that the kernel or the drive does not know: then no more are tried on that file.
+/// As many commands in a row that the kernel or the drive does not know: then none is tried on that file for a time.
 pub(crate) const TRIES: u32 = 8;
 
 /// How the ends of NVMe commands are learnt.
@@ -52,6 +53,8 @@ pub struct Namespace {
     /// Bytes of one command at most.
     most: usize,
     pub(crate) how: Passthrough,
+    /// Shared by all that was cloned: no more commands.
+    left: Arc<AtomicBool>,
 }
 
 impl Namespace {
@@ -59,7 +62,25 @@ impl Namespace {
     /// `most` is how many bytes the kernel and the drive take in one command.
     #[must_use]
     pub fn new(device: Arc<File>, id: u32, block: u32, most: u32, how: Passthrough) -> Self {
-        Self { device, id, shift: block.trailing_zeros(), most: most as usize, how }
+        let (shift, left) = (block.trailing_zeros(), Arc::default());
+        Self { device, id, shift, most: most as usize, how, left }
+    }
+
+    /// No command is begun any more, on any event loop: for a namespace that is not what it was. One that was begun goes on.
+    pub fn leave(&self) {
+        self.left.store(true, Ordering::Relaxed);
+    }
+
+    /// True after [`leave`](Self::leave).
+    #[must_use]
+    pub fn is_left(&self) -> bool {
+        self.left.load(Ordering::Relaxed)
+    }
+
+    /// The length of a block in bytes.
+    #[must_use]
+    pub const fn block(&self) -> u32 {
+        1 << self.shift
     }
 
     /// Finds out whether commands work here, and on the same namespace as the block device, which was opened with O_DIRECT:

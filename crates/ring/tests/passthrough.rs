@@ -44,7 +44,7 @@ fn each_way(test: fn(Config, Passthrough)) {
     }
 }
 
-/// True if /dev/null takes commands, as it does since Linux 6.1.
+/// True if the device takes commands, as /dev/null does since Linux 6.1.
 fn null_takes_commands(l: &mut Loop, id: FileId) -> bool {
     let before = l.ring.counters().commands_failed;
     let buf = l.blank(512);
@@ -52,7 +52,7 @@ fn null_takes_commands(l: &mut Loop, id: FileId) -> bool {
     assert_eq!(l.disk().2, Ok(512));
     let takes = l.ring.counters().commands_failed == before;
     if !takes {
-        eprintln!("not tested: /dev/null takes no commands here");
+        eprintln!("the device takes no commands here");
     }
     takes
 }
@@ -122,9 +122,10 @@ fn what_fails_is_done_again_and_after_some_times_no_more_is_tried() {
             found.iter().all(|byte| *byte == 7),
             "a device that knows no commands is left alone"
         );
-        // Of those that were queued together all were tried; after them none.
+        // Of those that were queued together all were tried; after them none, but some again after a pause.
         let counters = l.ring.counters();
-        assert_eq!((counters.commands, counters.commands_failed), (32, 32));
+        assert_eq!(counters.commands, counters.commands_failed);
+        assert!((32..128).contains(&counters.commands), "{counters:?}");
         assert!(l.all_free());
     });
 }
@@ -136,6 +137,7 @@ fn a_file_leaves_when_its_commands_have_ended() {
             let mut l = Loop::new(&config);
             let file = storage();
             let Some(id) = added(&mut l, &file, &device, how) else { return };
+            let takes = null_takes_commands(&mut l, id);
             for i in 0..20 {
                 let buf = l.blank(4096);
                 l.ring.read(id, i * 4096, buf, 4096, Token(i));
@@ -143,11 +145,11 @@ fn a_file_leaves_when_its_commands_have_ended() {
             }
             l.ring.remove_file(id);
             for _ in 0..20 {
-                assert_eq!(
-                    l.disk().2,
-                    Ok(4096),
-                    "a command is not cancelled, and done again if it fails"
-                );
+                let result = l.disk().2;
+                match takes {
+                    true => assert_eq!(result, Ok(4096), "the kernel cancels no command"),
+                    false => assert_eq!(result, Err(libc::ECANCELED), "it is not done again"),
+                }
             }
             assert!(is_given_back(&file));
             let again = added(&mut l, &file, &device, how).expect("there are rings");

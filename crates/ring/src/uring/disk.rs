@@ -45,6 +45,14 @@ pub(super) struct Disk {
     pub(super) file: u32,
     /// What is to be done, while it is an NVMe command: if that fails it is done by the block device.
     pub(super) command: Option<DiskOp>,
+    /// Nobody waits for it any more: a command that fails is not done again.
+    pub(super) cancelled: bool,
+}
+
+impl Disk {
+    pub(super) const fn new(token: Token, buf: Option<Buf>, file: FileId) -> Self {
+        Self { token, buf, file: file.0.index, command: None, cancelled: false }
+    }
 }
 
 impl Uring {
@@ -105,7 +113,7 @@ impl Uring {
             return self.help(id, fd, Call::Discard([offset, len]), token);
         }
         file.in_flight += 1;
-        let index = self.disks.insert(Disk { token, buf, file: id.0.index, command: None }) as u32;
+        let index = self.disks.insert(Disk::new(token, buf, id)) as u32;
         if !self.begin_command(index, &op) {
             self.begin(index, &op);
         }
@@ -119,7 +127,7 @@ impl Uring {
     /// Submits what is queued before the end of the iteration. What the kernel does not take now, it takes then.
     fn submit_now(&mut self) {
         self.queued = 0;
-        let _ = self.queue.submitter().submit();
+        self.queue.submit_some();
         let _ = self.commands.submit();
     }
 
@@ -159,9 +167,13 @@ impl Uring {
     }
 
     pub(crate) fn cancel(&mut self, token: Token) {
-        for (index, disk) in &self.disks {
-            // The kernel cancels no NVMe command: it ends as if nothing had been asked.
-            if disk.token != token || disk.command.is_some() {
+        for (index, disk) in &mut self.disks {
+            if disk.token != token {
+                continue;
+            }
+            if disk.command.is_some() {
+                // The kernel cancels no NVMe command: it ends as if nothing had been asked.
+                disk.cancelled = true;
                 continue;
             }
             let with_helpers = self.helpers.as_ref().is_some_and(|h| h.give_up(index as u32));

@@ -60,8 +60,7 @@ impl Uring {
             return Err(Refused { buf: None, errno: libc::EBADF });
         };
         file.in_flight += 1;
-        let index =
-            self.disks.insert(Disk { token, buf: None, file: id.0.index, command: None }) as u32;
+        let index = self.disks.insert(Disk::new(token, None, id)) as u32;
         helpers.staged.push_back(Job { index, fd, call });
         self.queue.counters.operations += helpers.pool.submit(&mut helpers.staged) as u64;
         Ok(())

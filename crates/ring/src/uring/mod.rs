@@ -312,5 +312,6 @@ impl Drop for Uring {
         // The kernel takes a ring apart in a thread of its own, after the process has ended: until then, a file in the table
         // is open, and nobody can unmount its file system. A kernel that refuses this does that later.
         let _ = self.queue.submitter().unregister_files();
+        self.commands.unregister_files();
     }
 }

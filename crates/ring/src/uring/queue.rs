@@ -171,6 +171,13 @@ impl<S: squeue::EntryMarker, C: cqueue::EntryMarker> Queue<S, C> {
         }
     }
 
+    /// Submits what is queued, if anything is. What the kernel does not take stays for the next call.
+    pub(super) fn submit_some(&mut self) {
+        if !self.ring.submission().is_empty() {
+            let _ = self.ring.submit();
+        }
+    }
+
     /// Submits what is queued and waits for a completion: until `timeout` has passed, for ever
     /// (`None`), or not at all (zero).
     pub(super) fn enter(&mut self, timeout: Option<Duration>) -> io::Result<Entered> {
