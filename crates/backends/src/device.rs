@@ -12,7 +12,7 @@ use rustix::io::Errno;
 use crate::disk::{Abilities, Discard, Disk, Handle, Known};
 use crate::file::describe;
 use crate::geometry::Geometry;
-use crate::passthrough::namespace;
+use crate::passthrough;
 use crate::sysfs::{How, Queue};
 use crate::{OpenError, Volume, VolumeSpec, retry};
 
@@ -27,31 +27,32 @@ pub(crate) fn foresee(path: &Path) -> Result<(), OpenError> {
 
 /// `sys` is where the kernel tells about devices.
 fn open_with(spec: &VolumeSpec, path: &Path, sys: &Path) -> Result<Volume, OpenError> {
-    let (device, number) = claim(spec, path)?;
-    volume(spec, path, sys, Arc::new(device), number)
+    let found = passthrough::find(spec, path, sys, claim(spec, path)?)?;
+    let Claimed { device, number } = found.claimed;
+    let disk = disk(spec, path, sys, Arc::new(device), number)?;
+    Ok(Arc::new(disk.passing(found.passing, found.notes)))
 }
 
-/// The volume on a device that is open, with the size that the device has by now.
-pub(crate) fn again(
-    spec: &VolumeSpec,
-    path: &Path,
-    device: &Arc<File>,
-) -> Result<Volume, OpenError> {
+/// The volume on the device that another one has open, with the size that the device has by now. Where its reads and writes go is not
+/// looked for again: they are under way.
+pub(crate) fn again(spec: &VolumeSpec, path: &Path, old: &Disk) -> Result<Volume, OpenError> {
     let fail = |e| OpenError::from_io(path, "look at the device", e);
+    let device = old.opened();
     let number = device.metadata().map_err(fail)?.rdev();
     if path.metadata().map_err(fail)?.rdev() != number {
         return Err(OpenError::Replaced { path: path.to_path_buf() });
     }
-    volume(spec, path, Path::new("/sys"), Arc::clone(device), number)
+    let disk = disk(spec, path, Path::new("/sys"), Arc::clone(device), number)?;
+    Ok(Arc::new(disk.passing(old.is_passing().cloned(), old.notes().to_vec())))
 }
 
-fn volume(
+fn disk(
     spec: &VolumeSpec,
     path: &Path,
     sys: &Path,
     device: Arc<File>,
     number: u64,
-) -> Result<Volume, OpenError> {
+) -> Result<Disk, OpenError> {
     let fail = |action, e: io::Error| OpenError::from_io(path, action, e);
     let size = (&*device).seek(SeekFrom::End(0)).map_err(|e| fail("ask for the size", e))?;
     let logical = ioctl_blksszget(&device).map_err(|e| fail("ask for the block size", e.into()))?;
@@ -84,10 +85,8 @@ fn volume(
         discard,
     };
     let unmap = unmap.map(|unmap| unmap.granularity.max(geometry.block_size));
-    let (namespace, notes) = namespace(spec, path, sys, (&device, number));
-    let handle = Handle::Shared(device);
     let known = Known { alignment: logical, unmap };
-    Ok(Arc::new(Disk::new(&geometry, able, known, handle).passing(namespace, notes)))
+    Ok(Disk::new(&geometry, able, known, Handle::Shared(device)))
 }
 
 /// Looks at the device, which must be one.
@@ -107,27 +106,57 @@ fn find(path: &Path) -> Result<Metadata, OpenError> {
     Ok(found)
 }
 
-/// Opens the device for lunet alone. Returns its number too.
-fn claim(spec: &VolumeSpec, path: &Path) -> Result<(File, u64), OpenError> {
+/// A device that is open for lunet alone.
+pub(crate) struct Claimed {
+    pub device: File,
+    /// Its number, of both kinds.
+    pub number: u64,
+}
+
+/// Opens the device for lunet alone.
+pub(crate) fn claim(spec: &VolumeSpec, path: &Path) -> Result<Claimed, OpenError> {
     let found = find(path)?;
     let mut how = OpenOptions::new();
     how.read(true).write(!spec.read_only).custom_flags(libc::O_DIRECT | libc::O_EXCL);
-    let busy = |e: &io::Error| Errno::from_io_error(e) == Some(Errno::BUSY);
-    let device = retry::while_in_use(|| open_as(&how, spec, path), busy).map_err(|e| {
-        match Errno::from_io_error(&e) {
+    let open = || match (how.open(path), opener()) {
+        (Err(error), Some(open)) if error.kind() == io::ErrorKind::PermissionDenied => {
+            Ok(open(path, !spec.read_only, false)?.0)
+        }
+        (opened, _) => opened,
+    };
+    let device =
+        retry::while_in_use(open, is_busy).map_err(|e| match Errno::from_io_error(&e) {
             Some(Errno::BUSY) => OpenError::InUse { path: path.to_path_buf() },
             Some(Errno::NXIO | Errno::NODEV) => {
                 OpenError::MissingDevice { path: path.to_path_buf() }
             }
             _ => OpenError::from_io(path, "open the device", e),
-        }
-    })?;
-    Ok((device, found.rdev()))
+        })?;
+    Ok(Claimed { device, number: found.rdev() })
 }
 
-/// Opens a block device, or the generic character device of an NVMe namespace, for a process that may not open it: by its
-/// path, for writing too if the second argument is true.
-pub type Opener = fn(&Path, bool) -> io::Result<File>;
+/// The same by an opener, and the generic character device of the NVMe namespace that it is.
+pub(crate) fn claim_both(
+    spec: &VolumeSpec,
+    path: &Path,
+    open: Opener,
+) -> io::Result<(Claimed, File)> {
+    let opened = retry::while_in_use(|| open(path, !spec.read_only, true), is_busy)?;
+    let (device, Some(generic)) = opened else {
+        return Err(io::ErrorKind::UnexpectedEof.into());
+    };
+    let number = device.metadata()?.rdev();
+    Ok((Claimed { device, number }, generic))
+}
+
+fn is_busy(error: &io::Error) -> bool {
+    Errno::from_io_error(error) == Some(Errno::BUSY)
+}
+
+/// Opens a block device for a process that may not open it, alone (`O_EXCL`) and with `O_DIRECT`: by its path, for writing too if the
+/// second argument is true. If the third one is true, it opens the generic character device of the NVMe namespace that the
+/// device is as well (see [`generic_of`](crate::generic_of)).
+pub type Opener = fn(&Path, bool, bool) -> io::Result<(File, Option<File>)>;
 
 static OPENER: OnceLock<Opener> = OnceLock::new();
 
@@ -136,13 +165,8 @@ pub fn open_devices_with(opener: Opener) {
     let _ = OPENER.set(opener);
 }
 
-pub(crate) fn open_as(how: &OpenOptions, spec: &VolumeSpec, path: &Path) -> io::Result<File> {
-    match (how.open(path), OPENER.get()) {
-        (Err(error), Some(open)) if error.kind() == io::ErrorKind::PermissionDenied => {
-            open(path, !spec.read_only)
-        }
-        (opened, _) => opened,
-    }
+pub(crate) fn opener() -> Option<Opener> {
+    OPENER.get().copied()
 }
 
 /// On a loop device that the kernel, so the tests say, tells other things about.

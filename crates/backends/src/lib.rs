@@ -53,6 +53,7 @@ pub use disk::{disk_token, parse_disk_token};
 pub use error::OpenError;
 pub use lock::holding;
 pub use null::absent;
+pub use passthrough::generic_of;
 pub use spec::{Access, FileSpec, Known, Provisioning, Storage, VolumeSpec};
 
 /// An open volume. Its storage is let go with the last clone and the last channel.
@@ -108,7 +109,7 @@ pub fn grow(volume: &Volume, spec: &VolumeSpec) -> Result<Volume, OpenError> {
     let old = volume.caps().bytes();
     let grown = match (&spec.storage, disk) {
         (Storage::File(what), Some(disk)) => file::grow(spec, what, disk)?,
-        (Storage::Block { path }, Some(disk)) => device::again(spec, path, disk.opened())?,
+        (Storage::Block { path }, Some(disk)) => device::again(spec, path, disk)?,
         (Storage::Rbd(place), _) => match any.and_then(|any| any.downcast_ref::<rbd::Rbd>()) {
             Some(old) => rbd::grow(spec, place, old)?,
             None => return Err(OpenError::Fixed { volume: spec.storage.to_string() }),
@@ -140,6 +141,12 @@ pub fn opened(volume: &Volume) -> io::Result<Option<Metadata>> {
 /// has a lock on it.
 pub fn notes(volume: &Volume) -> Vec<String> {
     disk_of(volume, |disk| disk.notes().to_vec()).unwrap_or_default()
+}
+
+/// Looks whether a volume whose reads and writes are NVMe commands, past the block layer, can stay with that, and ends it if not. The
+/// answer is why, once: the namespace is not what it was when the volume was opened.
+pub fn end_of_passthrough(volume: &Volume) -> Option<String> {
+    disk_of(volume, |disk| disk.is_passing().and_then(|passing| passing.look(disk.opened())))?
 }
 
 /// How the storage of an open volume stands.

@@ -3,68 +3,219 @@
 use std::fs::{File, OpenOptions};
 use std::io;
 use std::os::unix::fs::{FileTypeExt, MetadataExt};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use lunet_ring::{Namespace, Passthrough};
 use rustix::fs::{ioctl_blksszget, major, minor};
 
-use crate::VolumeSpec;
-use crate::device::open_as;
+use crate::device::{self, Claimed};
 use crate::sysfs::{self, Nvme};
+use crate::{OpenError, VolumeSpec};
 
-/// The namespace for a volume that is to have reads and writes as NVMe commands, and what should be known of that. `sys` is
-/// where the kernel tells about devices, and of the device that is claimed there are the open file and the number.
-pub(crate) fn namespace(
-    spec: &VolumeSpec,
-    path: &Path,
-    sys: &Path,
-    (device, number): (&File, u64),
-) -> (Option<Namespace>, Vec<String>) {
-    let Some(wanted) = spec.passthrough else { return (None, Vec::new()) };
-    let found = sysfs::nvme(sys, major(number), minor(number)).map_err(str::to_owned);
-    let polls = found.as_ref().is_ok_and(|nvme| nvme.polls);
-    let told = |text: &str| vec![format!("{}: passthrough: {text}", path.display())];
-    let (how, mut notes) = match wanted {
-        Passthrough::Polled if found.is_ok() && !polls => {
-            let text = "the drive has no queues that can be polled, so it interrupts instead: they come with \
-                        nvme.poll_queues=N on the kernel's command line";
-            (Passthrough::Interrupt, told(text))
+/// Where the kernel tells about devices.
+const SYS: &str = "/sys";
+
+/// A namespace that takes the reads and writes of a block device, and what was known of it when that was found out.
+#[derive(Clone)]
+pub(crate) struct Passing {
+    pub namespace: Namespace,
+    nvme: Nvme,
+    sys: PathBuf,
+}
+
+impl Passing {
+    /// Has it take no more commands if it is not what it was, of which `device` is the block device, and says why, once. A command
+    /// is made of numbers of blocks, which the kernel does not check: on blocks of another length it would be another range.
+    pub fn look(&self, device: &File) -> Option<String> {
+        if self.namespace.is_left() {
+            return None;
         }
-        how => (how, Vec::new()),
-    };
-    match found.and_then(|nvme| open(spec, &nvme, device, how)) {
-        Ok(namespace) => (Some(namespace), notes),
-        Err(why) => {
-            notes = told(&format!("{why}; reads and writes go through the block layer"));
-            (None, notes)
+        let why = self.change(device)?;
+        self.namespace.leave();
+        Some(format!(
+            "passthrough: {why} since the volume was opened, so reads and writes go through the block layer from now on"
+        ))
+    }
+
+    fn change(&self, device: &File) -> Option<String> {
+        // Where nobody knows, nothing is said.
+        let number = device.metadata().ok()?.rdev();
+        match sysfs::nvme(&self.sys, major(number), minor(number)) {
+            Ok(now) if now.is_the_same(&self.nvme) => {}
+            Ok(_) => return Some("the namespace has become another one".to_owned()),
+            Err(why) => return Some(format!("{why}, which has changed")),
         }
+        let (block, was) = (ioctl_blksszget(device).ok()?, self.namespace.block());
+        (block != was).then(|| format!("its blocks have {block} bytes, and no longer {was},"))
     }
 }
 
-/// Opens the generic character device, and sees whether it is of the same namespace and takes commands.
-fn open(
+/// What was found.
+pub(crate) struct Found {
+    /// The device, claimed anew perhaps.
+    pub claimed: Claimed,
+    /// `None` if reads and writes go through the block layer.
+    pub passing: Option<Passing>,
+    /// What should be known of that.
+    pub notes: Vec<String>,
+}
+
+/// The namespace for a volume that is to have reads and writes as NVMe commands.
+///
+/// # Errors
+/// The device had to be claimed anew, and could not be.
+pub(crate) fn find(
     spec: &VolumeSpec,
+    path: &Path,
+    sys: &Path,
+    claimed: Claimed,
+) -> Result<Found, OpenError> {
+    let Some(wanted) = spec.passthrough else {
+        return Ok(Found { claimed, passing: None, notes: Vec::new() });
+    };
+    let told = |text: &str| format!("{}: passthrough: {text}", path.display());
+    let layered = |why: &str| told(&format!("{why}; reads and writes go through the block layer"));
+    let nvme = match sysfs::nvme(sys, major(claimed.number), minor(claimed.number)) {
+        Ok(nvme) => nvme,
+        Err(why) => return Ok(Found { claimed, passing: None, notes: vec![layered(why)] }),
+    };
+    let mut notes = Vec::new();
+    let how = match (wanted, no_polling(&nvme)) {
+        (Passthrough::Polled, Some(why)) => {
+            notes.push(told(&format!("{why}, so the drive interrupts instead")));
+            Passthrough::Interrupt
+        }
+        (how, _) => how,
+    };
+    let (claimed, generic) = open_generic(spec, path, &nvme, claimed)?;
+    match generic.and_then(|generic| check(&nvme, &claimed.device, generic, how)) {
+        Ok(namespace) => {
+            let passing = Some(Passing { namespace, nvme, sys: sys.to_path_buf() });
+            Ok(Found { claimed, passing, notes })
+        }
+        Err(why) => Ok(Found { claimed, passing: None, notes: vec![layered(&why)] }),
+    }
+}
+
+/// Why commands to a drive cannot be polled for; `None` if they can.
+fn no_polling(nvme: &Nvme) -> Option<&'static str> {
+    if !nvme.polls {
+        return Some(
+            "the drive has no queues that can be polled, which come with nvme.poll_queues=N on the kernel's command line",
+        );
+    }
+    let release = rustix::system::uname();
+    let keeps_apart = release.release().to_str().is_ok_and(keeps_rings_apart);
+    (!keeps_apart).then_some(
+        "this kernel may end a command of one ring for another one that polls the same queue, which Linux 6.12.35 and 6.16 mend",
+    )
+}
+
+/// True if a kernel of this release ends a polled command in the ring that it came from: commit 9ce6c9875f3e of Linux 6.16, and of
+/// 6.12.35. Of other series it is not known.
+fn keeps_rings_apart(release: &str) -> bool {
+    let mut numbers = release.split(|c: char| !c.is_ascii_digit()).map(str::parse::<u32>);
+    let mut next = || numbers.next().and_then(Result::ok);
+    let (Some(major), Some(minor)) = (next(), next()) else { return false };
+    let patch = next().unwrap_or(0);
+    (major, minor) >= (6, 16) || (major, minor) == (6, 12) && patch >= 35
+}
+
+/// Opens the generic character device beside a device that is claimed. Where only the [opener](device::open_devices_with) may do that,
+/// it claims the device as well: it hands out none without the other. If that fails the device is claimed as before, and the
+/// inner error says why.
+fn open_generic(
+    spec: &VolumeSpec,
+    path: &Path,
     nvme: &Nvme,
-    device: &File,
-    how: Passthrough,
-) -> Result<Namespace, String> {
+    claimed: Claimed,
+) -> Result<(Claimed, Result<File, String>), OpenError> {
+    let named = |error: io::Error| format!("/dev/{}: {error}", nvme.generic);
+    match (open_as_found(nvme, !spec.read_only), device::opener()) {
+        (Err(error), Some(open)) if error.kind() == io::ErrorKind::PermissionDenied => {
+            // Whoever claims it again is not kept from it by us.
+            drop(claimed);
+            match device::claim_both(spec, path, open) {
+                Ok((claimed, generic)) => Ok((claimed, Ok(generic))),
+                Err(error) => Ok((device::claim(spec, path)?, Err(named(error)))),
+            }
+        }
+        (opened, _) => Ok((claimed, opened.map_err(named))),
+    }
+}
+
+/// Opens the generic character device of the NVMe namespace that an open block device is, for writing too if `write` is true.
+/// The caller has claimed the block device.
+///
+/// # Errors
+/// It is no such namespace, or the operating system's.
+pub fn generic_of(device: &File, write: bool) -> io::Result<File> {
+    let number = device.metadata()?.rdev();
+    let nvme = sysfs::nvme(Path::new(SYS), major(number), minor(number))
+        .map_err(|why| io::Error::new(io::ErrorKind::InvalidInput, why))?;
+    open_as_found(&nvme, write)
+}
+
+/// Opens the generic character device that has the number which the kernel tells.
+fn open_as_found(nvme: &Nvme, write: bool) -> io::Result<File> {
     let path = Path::new("/dev").join(&nvme.generic);
-    let named = |error: io::Error| format!("{}: {error}", path.display());
+    let is_it = |found: &std::fs::Metadata| {
+        found.file_type().is_char_device()
+            && (major(found.rdev()), minor(found.rdev())) == nvme.number
+    };
+    let another = || io::Error::other("another device has its name");
+    // To open another kind of file may block, or do something.
+    if !is_it(&path.metadata()?) {
+        return Err(another());
+    }
+    let generic = OpenOptions::new().read(true).write(write).open(&path)?;
+    if is_it(&generic.metadata()?) { Ok(generic) } else { Err(another()) }
+}
+
+/// Sees whether a device takes commands, and for the same namespace as the block device.
+fn check(nvme: &Nvme, device: &File, generic: File, how: Passthrough) -> Result<Namespace, String> {
     let block = ioctl_blksszget(device).map_err(|e| e.to_string())?;
-    let found = path.metadata().map_err(named)?;
-    let is_it = found.file_type().is_char_device()
-        && (major(found.rdev()), minor(found.rdev())) == nvme.number;
-    if !is_it {
-        return Err(format!("{} is another device", path.display()));
-    }
-    let mut options = OpenOptions::new();
-    options.read(true).write(!spec.read_only);
-    let generic = open_as(&options, spec, &path).map_err(named)?;
-    if generic.metadata().map_err(named)?.rdev() != found.rdev() {
-        return Err(format!("{} is another device", path.display()));
-    }
     let namespace = Namespace::new(Arc::new(generic), nvme.id, block, nvme.most, how);
-    namespace.check(device).map_err(|why| format!("{}: {why}", path.display()))?;
+    namespace.check(device).map_err(|why| format!("/dev/{}: {why}", nvme.generic))?;
     Ok(namespace)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn kernels_that_keep_rings_apart_are_known_by_their_release() {
+        for release in ["6.12.35", "6.12.95+deb12-amd64", "6.16.0", "6.18.5", "7.0.1-1-pve", "6.17"]
+        {
+            assert!(keeps_rings_apart(release), "{release}");
+        }
+        for release in
+            ["6.12.34-amd64", "6.1.0-53-amd64", "6.8.12-9-pve", "6.15.9", "5.15", "", "x"]
+        {
+            assert!(!keeps_rings_apart(release), "{release}");
+        }
+    }
+
+    #[test]
+    fn a_namespace_that_is_another_one_takes_no_more_commands() {
+        let root = sysfs::tests::nvme_tree(&[]);
+        let nvme = sysfs::nvme(root.path(), 259, 1).unwrap();
+        // Its number is not that of the namespace in the tree.
+        let device = tempfile::tempfile().unwrap();
+        let generic = Arc::new(File::open("/dev/null").unwrap());
+        let namespace = Namespace::new(generic, 1, 512, 4096, Passthrough::Interrupt);
+        let passing =
+            Passing { namespace: namespace.clone(), nvme, sys: root.path().to_path_buf() };
+        let why = passing.look(&device).unwrap();
+        assert!(why.contains("not a whole NVMe namespace"), "{why}");
+        assert!(namespace.is_left() && passing.look(&device).is_none(), "it is said once");
+    }
+
+    #[test]
+    fn what_is_no_namespace_has_no_generic_device() {
+        let error = generic_of(&tempfile::tempfile().unwrap(), true).unwrap_err();
+        assert_eq!(error.kind(), io::ErrorKind::InvalidInput, "{error}");
+    }
 }

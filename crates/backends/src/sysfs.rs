@@ -74,6 +74,13 @@ pub(crate) struct Nvme {
     pub polls: bool,
 }
 
+impl Nvme {
+    /// True if commands that were made for the other one mean the same here. Queues to be polled may come and go.
+    pub(crate) fn is_the_same(&self, other: &Self) -> bool {
+        Self { polls: other.polls, ..self.clone() } == *other
+    }
+}
+
 /// What a block device is by itself that says it is a whole NVMe namespace. `root` is `/sys`.
 ///
 /// # Errors
@@ -173,7 +180,7 @@ fn number(path: PathBuf) -> Option<u64> {
 }
 
 #[cfg(test)]
-mod tests {
+pub(crate) mod tests {
     use std::os::unix::fs::symlink;
 
     use super::*;
@@ -209,7 +216,7 @@ mod tests {
     }
 
     /// A controller with a namespace, a partition of it, and a head of several paths.
-    fn nvme_tree(files: &[(&str, &str)]) -> tempfile::TempDir {
+    pub(crate) fn nvme_tree(files: &[(&str, &str)]) -> tempfile::TempDir {
         let root = tempfile::tempdir().unwrap();
         let one = root.path().join("devices/pci/nvme/nvme0");
         let head = root.path().join("devices/virtual/nvme-subsystem/nvme-subsys3");

@@ -109,6 +109,9 @@ impl<F> Volume<F> {
     /// with the last who has it open. Blocks.
     pub fn look_at_storage(&self) {
         let Some(path) = &self.path else { return };
+        if let Some(why) = lunet_backends::end_of_passthrough(&self.backend) {
+            tracing::warn!(volume = %self.name, "{}: {why}", path.display());
+        }
         // Where nobody knows, nothing is said: a file server may be away for a moment.
         let Ok(found) = lunet_backends::standing(&self.backend, path) else { return };
         let cause = match found {

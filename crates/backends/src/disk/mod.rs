@@ -14,8 +14,10 @@ use lunet_block::{
     Backend, Caps, Channel, Completion, IoDone, IoToken, Request, Slow, Submit, Support,
 };
 use lunet_os::sync::Mutex;
-use lunet_ring::{DropElsewhere, FileId, Namespace, Payload, Ring, Token, Treatment};
+use lunet_ring::{DropElsewhere, FileId, Payload, Ring, Token, Treatment};
 use rustix::io::Errno;
+
+use crate::passthrough::Passing;
 
 pub(crate) use machine::{Abilities, Discard};
 use machine::{DiskQueue, Machine, ZEROES};
@@ -82,7 +84,7 @@ pub(crate) struct Disk {
     /// Asked for where it was opened, so that no event loop has to.
     treatment: Treatment,
     /// The NVMe namespace of a block device, if it is to have reads and writes as commands.
-    namespace: Option<Namespace>,
+    passing: Option<Passing>,
     /// Opened for channels to come, so that no event loop has to.
     ready: DropElsewhere<Mutex<Vec<Arc<File>>>>,
     /// The lock on the place of a file.
@@ -111,7 +113,7 @@ impl Disk {
         let treatment = Treatment::of(handle.file());
         let (handle, ready) = (DropElsewhere::new(handle), DropElsewhere::new(Mutex::default()));
         let (place, notes) = (DropElsewhere::new(None), Vec::new());
-        Self { caps, able, handle, treatment, namespace: None, ready, place, notes }
+        Self { caps, able, handle, treatment, passing: None, ready, place, notes }
     }
 
     /// The same, which keeps the lock on its place, with what should be known of it besides.
@@ -122,10 +124,15 @@ impl Disk {
     }
 
     /// The same, whose reads and writes are commands of this namespace, or why they are not.
-    pub fn passing(mut self, namespace: Option<Namespace>, notes: Vec<String>) -> Self {
-        self.namespace = namespace;
+    pub fn passing(mut self, passing: Option<Passing>, notes: Vec<String>) -> Self {
+        self.passing = passing;
         self.notes = notes;
         self
+    }
+
+    /// The namespace that its reads and writes are commands of, if they are.
+    pub fn is_passing(&self) -> Option<&Passing> {
+        self.passing.as_ref()
     }
 
     /// The lock on the place of the file.
@@ -191,9 +198,9 @@ impl Backend<Payload, Ring> for Disk {
     ) -> Result<Box<dyn Channel<Payload, Ring>>, i32> {
         let errno = |e: io::Error| e.raw_os_error().unwrap_or(Errno::IO.raw_os_error());
         let file = io.add_file(self.channel_file().map_err(errno)?, self.treatment);
-        if let Some(namespace) = &self.namespace {
+        if let Some(passing) = &self.passing {
             // A loop without a ring for commands has said so.
-            io.pass_through(file, namespace);
+            io.pass_through(file, &passing.namespace);
         }
         let mut channel = DiskChannel { number, file, machine: Machine::new(self.able) };
         if !self.able.read_only && !self.able.zero_range {

@@ -82,9 +82,10 @@ enum Ask {
     /// To find the links and drives that the data of these passes. The answer is a `Result<Vec<Part>, String>`.
     #[cfg(feature = "tools")]
     Parts(PartsOf),
-    /// To open a block device for reading, and for writing if the second value is true. The answer is a
-    /// `Result<(), i32>` with an error number, and the open file after it.
-    Device(PathBuf, bool),
+    /// To open a block device for reading, and for writing if the second value is true; if the third one is true, and the device is a
+    /// whole NVMe namespace, its generic character device as well. The answer is a `Result<(), i32>` with an error number, and
+    /// the open files after it.
+    Device(PathBuf, bool, bool),
 }
 
 /// The way to the helper.
@@ -219,13 +220,14 @@ pub fn zfs(arguments: &[&str]) -> Result<String, ZfsError> {
     })
 }
 
-/// Has a block device opened.
-fn device(path: &Path, write: bool) -> io::Result<File> {
-    let stream = ask(&Ask::Device(path.to_owned(), write), None, TIME).map_err(gone)?;
+/// Has a block device opened, and the generic character device beside it perhaps.
+fn device(path: &Path, write: bool, generic: bool) -> io::Result<(File, Option<File>)> {
+    let stream = ask(&Ask::Device(path.to_owned(), write, generic), None, TIME).map_err(gone)?;
     let opened: std::result::Result<(), i32> = talk::receive(&stream).map_err(gone)?;
     opened.map_err(io::Error::from_raw_os_error)?;
-    let files = talk::receive_sockets(&stream).map_err(gone)?;
-    files.into_iter().next().map(File::from).ok_or_else(|| io::ErrorKind::UnexpectedEof.into())
+    let mut files = talk::receive_sockets(&stream).map_err(gone)?.into_iter().map(File::from);
+    let device = files.next().ok_or(io::ErrorKind::UnexpectedEof)?;
+    Ok((device, files.next()))
 }
 
 /// Who listens at an address, if there is a helper that may know.

@@ -1,9 +1,9 @@
 //! The helper's end: what it does when it is asked. It runs with the rights of whoever has started the server.
 
-use std::fs::{File, Metadata, OpenOptions};
+use std::fs::{File, OpenOptions};
 use std::io;
 use std::os::fd::OwnedFd;
-use std::os::unix::fs::{FileTypeExt, MetadataExt, OpenOptionsExt};
+use std::os::unix::fs::{FileTypeExt, OpenOptionsExt};
 use std::os::unix::net::UnixStream;
 use std::os::unix::process::CommandExt;
 use std::path::Path;
@@ -73,10 +73,10 @@ pub(super) fn answer(files: Vec<OwnedFd>, setup: &Setup) -> io::Result<()> {
         }
         Ask::Names(names) => talk::send(&stream, &names.read().ok()),
         Ask::Holder(address) => talk::send(&stream, &holder::who(address)),
-        Ask::Device(path, write) => match device(&path, write) {
-            Ok(file) => {
+        Ask::Device(path, write, generic) => match devices(&path, write, generic) {
+            Ok(files) => {
                 talk::send(&stream, &Ok::<(), i32>(()))?;
-                talk::send_sockets(&stream, &[file.into()])
+                talk::send_sockets(&stream, &files)
             }
             Err(error) => {
                 let number = error.raw_os_error().unwrap_or(libc::EPERM);
@@ -119,27 +119,23 @@ fn zfs(arguments: &[String]) -> Result<String, ZfsError> {
     Zfs::find(None, ZFS_TIME)?.run_checked(&arguments)
 }
 
-/// True for the generic character device of an NVMe namespace, by what the kernel says of its number.
-fn is_namespace(found: &Metadata) -> bool {
-    let (major, minor) = (rustix::fs::major(found.rdev()), rustix::fs::minor(found.rdev()));
-    let class = std::fs::read_link(format!("/sys/dev/char/{major}:{minor}/subsystem"));
-    found.file_type().is_char_device() && class.is_ok_and(|class| class.ends_with("nvme-generic"))
+/// Opens a block device, and the generic character device of the NVMe namespace that it is if that is asked for. There the kernel knows
+/// no claims, so that it is given to nobody but with the claim on the block device: what has a file system that is
+/// mounted, or is part of an array, cannot be reached by it.
+fn devices(path: &Path, write: bool, generic: bool) -> io::Result<Vec<OwnedFd>> {
+    let device = device(path, write)?;
+    let generic = generic.then(|| lunet_backends::generic_of(&device, write)).transpose()?;
+    Ok([Some(device), generic].into_iter().flatten().map(OwnedFd::from).collect())
 }
 
-/// Opens a block device that nobody else uses: one that is mounted, or part of an array, is not to be had (O_EXCL). The
-/// generic character device of an NVMe namespace is opened too: the kernel lets it do no more than commands of the namespace.
+/// Opens a block device that nobody else uses: one that is mounted, or part of an array, is not to be had (O_EXCL).
 fn device(path: &Path, write: bool) -> io::Result<File> {
     if !path.is_absolute() {
         return Err(io::Error::from_raw_os_error(libc::EINVAL));
     }
     let other = || io::Error::from_raw_os_error(libc::ENOTBLK);
     // To open another kind of file may block, or do something.
-    let found = path.metadata()?;
-    if is_namespace(&found) {
-        let file = OpenOptions::new().read(true).write(write).open(path)?;
-        return if is_namespace(&file.metadata()?) { Ok(file) } else { Err(other()) };
-    }
-    if !found.file_type().is_block_device() {
+    if !path.metadata()?.file_type().is_block_device() {
         return Err(other());
     }
     let flags = libc::O_DIRECT | libc::O_EXCL;
