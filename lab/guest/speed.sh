@@ -29,10 +29,11 @@ measure() {
 # Ticks that the guest's processors were not idle.
 busy() { awk '$1 == "cpu" {print $2 + $3 + $4 + $7 + $8}' /proc/stat; }
 
-# Ticks that a target has used: lunet's process, or the threads of LIO's connections. What work queues do for LIO is in neither; over
+# Ticks that a target has used: lunet's process (of that build, if there are two), or the threads of LIO's connections. What work queues do for LIO is in neither; over
 # iSER that is all it does.
 busy_target() {
     case $1 in
+        lunet*-before | lunet*-after) awk '{print $14 + $15}' "/proc/$(cat "/run/lunet/lunet-${1##*-}.pid")/stat" ;;
         lunet*) awk '{print $14 + $15}' "/proc/$(cat /run/lunet/lunet.pid)/stat" ;;
         lio)
             # A process may end in between, which is none of these.
