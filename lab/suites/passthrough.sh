@@ -6,7 +6,7 @@
 # The name of a drive's controller, by its serial number: which is found first differs.
 controller() { basename "$(dirname "$(grep -lx "$1 *" /sys/class/nvme/nvme*/serial)")"; }
 
-# The drives anew, with so many queues each that can be polled, and $drive and $slow as their names.
+# The drives anew, with so many queues each that can be polled: NUMBER. $drive and $slow are their names, in every test.
 probed() {
     within 20 modprobe -r nvme
     modprobe nvme poll_queues="$1"
@@ -15,7 +15,9 @@ probed() {
     drive=$(controller LAB0) slow=$(controller LAB1)
     within 20 test -b "/dev/${drive}n1" -a -c "/dev/ng${drive#nvme}n1"
     within 20 test -b "/dev/${slow}n1" -a -c "/dev/ng${slow#nvme}n1"
+    echo "drive=$drive slow=$slow" >/run/drives
 }
+[ ! -e /run/drives ] || . /run/drives
 
 suite_setup() {
     probed 1
