@@ -6,7 +6,7 @@ use std::os::unix::fs::{FileTypeExt, MetadataExt};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use lunet_ring::{Namespace, Passthrough};
+use lunet_ring::{Namespace, Passthrough, Unpassable};
 use rustix::fs::{ioctl_blksszget, major, minor};
 
 use crate::device::{self, Claimed};
@@ -51,6 +51,17 @@ impl Passing {
     }
 }
 
+/// Why reads and writes go through the block layer: for an administrator.
+#[derive(Debug, thiserror::Error)]
+enum Unpassed {
+    #[error("{0}")]
+    Namespace(&'static str),
+    #[error("/dev/{generic}: {error}")]
+    Generic { generic: String, error: io::Error },
+    #[error("/dev/{generic}: {error}")]
+    Unpassable { generic: String, error: Unpassable },
+}
+
 /// What was found.
 pub(crate) struct Found {
     /// The device, claimed anew perhaps.
@@ -75,10 +86,13 @@ pub(crate) fn find(
         return Ok(Found { claimed, passing: None, notes: Vec::new() });
     };
     let told = |text: &str| format!("{}: passthrough: {text}", path.display());
-    let layered = |why: &str| told(&format!("{why}; reads and writes go through the block layer"));
+    let layered = |claimed, why: &Unpassed| {
+        let note = told(&format!("{why}; reads and writes go through the block layer"));
+        Ok(Found { claimed, passing: None, notes: vec![note] })
+    };
     let nvme = match sysfs::nvme(sys, major(claimed.number), minor(claimed.number)) {
         Ok(nvme) => nvme,
-        Err(why) => return Ok(Found { claimed, passing: None, notes: vec![layered(why)] }),
+        Err(why) => return layered(claimed, &Unpassed::Namespace(why)),
     };
     let mut notes = Vec::new();
     let how = match (wanted, no_polling(&nvme)) {
@@ -94,7 +108,7 @@ pub(crate) fn find(
             let passing = Some(Passing { namespace, nvme, sys: sys.to_path_buf() });
             Ok(Found { claimed, passing, notes })
         }
-        Err(why) => Ok(Found { claimed, passing: None, notes: vec![layered(&why)] }),
+        Err(why) => layered(claimed, &why),
     }
 }
 
@@ -130,8 +144,8 @@ fn open_generic(
     path: &Path,
     nvme: &Nvme,
     claimed: Claimed,
-) -> Result<(Claimed, Result<File, String>), OpenError> {
-    let named = |error: io::Error| format!("/dev/{}: {error}", nvme.generic);
+) -> Result<(Claimed, Result<File, Unpassed>), OpenError> {
+    let named = |error| Unpassed::Generic { generic: nvme.generic.clone(), error };
     match (open_as_found(nvme, !spec.read_only), device::opener()) {
         (Err(error), Some(open)) if error.kind() == io::ErrorKind::PermissionDenied => {
             // Whoever claims it again is not kept from it by us.
@@ -174,10 +188,17 @@ fn open_as_found(nvme: &Nvme, write: bool) -> io::Result<File> {
 }
 
 /// Sees whether a device takes commands, and for the same namespace as the block device.
-fn check(nvme: &Nvme, device: &File, generic: File, how: Passthrough) -> Result<Namespace, String> {
-    let block = ioctl_blksszget(device).map_err(|e| e.to_string())?;
+fn check(
+    nvme: &Nvme,
+    device: &File,
+    generic: File,
+    how: Passthrough,
+) -> Result<Namespace, Unpassed> {
+    let name = || nvme.generic.clone();
+    let block = ioctl_blksszget(device)
+        .map_err(|error| Unpassed::Generic { generic: name(), error: error.into() })?;
     let namespace = Namespace::new(Arc::new(generic), nvme.id, block, nvme.most, how);
-    namespace.check(device).map_err(|why| format!("/dev/{}: {why}", nvme.generic))?;
+    namespace.check(device).map_err(|error| Unpassed::Unpassable { generic: name(), error })?;
     Ok(namespace)
 }
 
@@ -200,7 +221,7 @@ mod tests {
 
     #[test]
     fn a_namespace_that_is_another_one_takes_no_more_commands() {
-        let root = sysfs::tests::nvme_tree(&[]);
+        let root = sysfs::nvme_tree(&[]);
         let nvme = sysfs::nvme(root.path(), 259, 1).unwrap();
         // Its number is not that of the namespace in the tree.
         let device = tempfile::tempfile().unwrap();

@@ -180,7 +180,10 @@ fn number(path: PathBuf) -> Option<u64> {
 }
 
 #[cfg(test)]
-pub(crate) mod tests {
+pub(crate) use tests::nvme_tree;
+
+#[cfg(test)]
+mod tests {
     use std::os::unix::fs::symlink;
 
     use super::*;

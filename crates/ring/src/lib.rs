@@ -44,7 +44,7 @@ pub use config::{Config, Counters, Driver, DriverChoice, PassthroughRings};
 pub use event::{Delivery, Event, FileId, PollSource, RxBufs, SocketId, Token, WatchId};
 pub use heap::give_back_heap;
 pub use leave::{DropElsewhere, leave};
-pub use passthrough::{Namespace, Passthrough};
+pub use passthrough::{Namespace, Passthrough, Unpassable};
 pub use payload::Payload;
 pub use polling::BusyPoll;
 pub use region::{Mapped, Region, RegionRef};

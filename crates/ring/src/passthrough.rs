@@ -88,19 +88,18 @@ impl Namespace {
     /// the thread of an event loop.
     ///
     /// # Errors
-    /// Why it cannot be used: for an administrator.
-    pub fn check(&self, block: &File) -> Result<(), String> {
-        let number = |file: &File| {
-            namespace_id(file).map_err(|error| format!("it does not say its number ({error})"))
-        };
+    /// Why it cannot be used.
+    pub fn check(&self, block: &File) -> Result<(), Unpassable> {
+        let number = |file: &File| namespace_id(file).map_err(Unpassable::NoNumber);
         let (ours, theirs) = (number(&self.device)?, number(block)?);
         if (ours, theirs) != (self.id, self.id) {
-            return Err(format!("it is namespace {ours}, and the block device is {theirs}"));
+            return Err(Unpassable::OtherNumber { ours, theirs });
         }
         let len = 1 << self.shift;
-        let (by_command, by_block_layer) = read_by_command(self, block, len).map_err(refusal)?;
+        let (by_command, by_block_layer) =
+            read_by_command(self, block, len).map_err(Unpassable::of)?;
         if by_command != by_block_layer {
-            return Err("its first block is another one than that of the block device".to_owned());
+            return Err(Unpassable::OtherData);
         }
         Ok(())
     }
@@ -143,17 +142,48 @@ fn ioctl(fd: RawFd, request: libc::Ioctl) -> io::Result<u32> {
     u32::try_from(answer).map_err(|_| io::Error::last_os_error())
 }
 
-/// Why a first command has failed: for an administrator.
-fn refusal(result: i32) -> String {
-    match -result {
-        libc::EACCES | libc::EPERM => {
-            "the kernel allows NVMe commands to root alone, as it did before Linux 6.2, or not the device's user".to_owned()
+/// Why a namespace cannot be used: for an administrator.
+#[derive(Debug, thiserror::Error)]
+pub enum Unpassable {
+    /// One of the two devices is no namespace.
+    #[error("it does not say its number ({0})")]
+    NoNumber(#[source] io::Error),
+    /// They are different namespaces.
+    #[error("it is namespace {ours}, and the block device is {theirs}")]
+    OtherNumber {
+        /// The number by the generic character device.
+        ours: u32,
+        /// That by the block device.
+        theirs: u32,
+    },
+    /// The first block is not the same.
+    #[error("its first block is another one than that of the block device")]
+    OtherData,
+    /// Not for this user.
+    #[error(
+        "the kernel allows NVMe commands to root alone, as it did before Linux 6.2, or not the device's user"
+    )]
+    Denied,
+    /// Not by this kernel.
+    #[error("the kernel takes no NVMe commands by io_uring (Linux 5.19)")]
+    Unknown,
+    /// Another error of the kernel.
+    #[error(transparent)]
+    Failed(io::Error),
+    /// An answer of the drive, with its status field.
+    #[error("the drive has answered a read with status {0:#x}")]
+    Status(i32),
+}
+
+impl Unpassable {
+    /// From the end of a first command: a negative error number, or the drive's status.
+    fn of(result: i32) -> Self {
+        match -result {
+            libc::EACCES | libc::EPERM => Self::Denied,
+            libc::EOPNOTSUPP | libc::EINVAL | libc::ENOTTY | libc::ENOSYS => Self::Unknown,
+            errno @ 1.. => Self::Failed(io::Error::from_raw_os_error(errno)),
+            _ => Self::Status(result),
         }
-        libc::EOPNOTSUPP | libc::EINVAL | libc::ENOTTY | libc::ENOSYS => {
-            "the kernel takes no NVMe commands by io_uring (Linux 5.19)".to_owned()
-        }
-        errno @ 1.. => io::Error::from_raw_os_error(errno).to_string(),
-        status => format!("the drive has answered a read with status {:#x}", -status),
     }
 }
 
@@ -302,7 +332,7 @@ mod tests {
     #[test]
     fn what_is_no_namespace_is_refused() {
         let file = tempfile::tempfile().expect("a temporary file");
-        let refused = namespace(512).check(&file).expect_err("it is none");
+        let refused = namespace(512).check(&file).expect_err("it is none").to_string();
         assert!(refused.contains("does not say its number"), "{refused}");
     }
 }

@@ -64,7 +64,7 @@ pub struct Limits {
     pub send_with_invalidate: SendWithInvalidate,
     /// Whether large messages over TCP are sent without a copy, where the kernel reports that it does so.
     pub zero_copy_send: bool,
-    /// The rings for NVMe commands that each shard has from its beginning: it makes none later.
+    /// The rings for commands past the block layer that each shard has from its beginning: it makes none later.
     pub passthrough: lunet_ring::PassthroughRings,
 }
 

@@ -43,7 +43,7 @@ pub struct ShardLoad {
     pub zero_copy_bytes: u64,
     /// Bytes that it was to send so, and has copied after all.
     pub zero_copy_copied_bytes: u64,
-    /// Reads and writes that were NVMe commands past the block layer.
+    /// Reads and writes that went to drives past the block layer, as commands of the drive.
     pub passthrough_commands: u64,
     /// Of these, those that have failed and were done again by the block layer.
     pub passthrough_failed: u64,
