@@ -111,6 +111,21 @@ test_a_controller_that_is_reset_loses_no_command() {
     done
 }
 
+# Its commands under way end when the drive has done them, and nobody has the drive before.
+# long
+test_a_server_that_is_killed_comes_back_to_its_drive() {
+    lunet_only
+    passing "$slow" interrupt
+    load_begin drive "$d" 512k --io_size=512k
+    within 60 test -s /run/load.drive.rounds
+    stop -9
+    start_again
+    load_end drive
+    [ "$(counted passthrough_commands)" -gt 0 ]
+    logout
+    stop
+}
+
 # A volume that cannot have it is served all the same, and the log says why.
 test_what_takes_no_commands_goes_through_the_block_layer() {
     lunet_only

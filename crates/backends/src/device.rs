@@ -27,7 +27,7 @@ pub(crate) fn foresee(path: &Path) -> Result<(), OpenError> {
 
 /// `sys` is where the kernel tells about devices.
 fn open_with(spec: &VolumeSpec, path: &Path, sys: &Path) -> Result<Volume, OpenError> {
-    let found = passthrough::find(spec, path, sys, claim(spec, path)?)?;
+    let found = passthrough::find(spec, path, sys)?;
     let Claimed { device, number } = found.claimed;
     let disk = disk(spec, path, sys, Arc::new(device), number)?;
     Ok(Arc::new(disk.passing(found.passing, found.notes)))
@@ -90,7 +90,7 @@ fn disk(
 }
 
 /// Looks at the device, which must be one.
-fn find(path: &Path) -> Result<Metadata, OpenError> {
+pub(crate) fn find(path: &Path) -> Result<Metadata, OpenError> {
     let found = path.metadata().map_err(|e| match e.kind() {
         io::ErrorKind::NotFound | io::ErrorKind::NotADirectory => {
             OpenError::MissingDevice { path: path.to_path_buf() }
@@ -113,9 +113,17 @@ pub(crate) struct Claimed {
     pub number: u64,
 }
 
+impl Claimed {
+    /// The path may have led to another device when it was looked at.
+    fn of(device: File) -> io::Result<Self> {
+        let number = device.metadata()?.rdev();
+        Ok(Self { device, number })
+    }
+}
+
 /// Opens the device for lunet alone.
 pub(crate) fn claim(spec: &VolumeSpec, path: &Path) -> Result<Claimed, OpenError> {
-    let found = find(path)?;
+    find(path)?;
     let mut how = OpenOptions::new();
     how.read(true).write(!spec.read_only).custom_flags(libc::O_DIRECT | libc::O_EXCL);
     let open = || match (how.open(path), opener()) {
@@ -132,7 +140,7 @@ pub(crate) fn claim(spec: &VolumeSpec, path: &Path) -> Result<Claimed, OpenError
             }
             _ => OpenError::from_io(path, "open the device", e),
         })?;
-    Ok(Claimed { device, number: found.rdev() })
+    Claimed::of(device).map_err(|e| OpenError::from_io(path, "look at the device", e))
 }
 
 /// The same by an opener, and the generic character device of the NVMe namespace that it is.
@@ -145,8 +153,7 @@ pub(crate) fn claim_both(
     let (device, Some(generic)) = opened else {
         return Err(io::ErrorKind::UnexpectedEof.into());
     };
-    let number = device.metadata()?.rdev();
-    Ok((Claimed { device, number }, generic))
+    Ok((Claimed::of(device)?, generic))
 }
 
 fn is_busy(error: &io::Error) -> bool {

@@ -1,6 +1,6 @@
 //! Finds the way past the block layer to an NVMe namespace.
 
-use std::fs::{File, OpenOptions};
+use std::fs::{self, File, Metadata, OpenOptions};
 use std::io;
 use std::os::unix::fs::{FileTypeExt, MetadataExt};
 use std::path::{Path, PathBuf};
@@ -41,9 +41,21 @@ impl Passing {
     fn change(&self, device: &File) -> Option<String> {
         // Where nobody knows, nothing is said.
         let number = device.metadata().ok()?.rdev();
-        match sysfs::nvme(&self.sys, major(number), minor(number)) {
-            Ok(now) if now.is_the_same(&self.nvme) => {}
-            Ok(_) => return Some("the namespace has become another one".to_owned()),
+        let (major, minor) = (major(number), minor(number));
+        let found = sysfs::nvme(&self.sys, major, minor);
+        // What was missing may have been a descriptor to read it with.
+        if let Err(error) = fs::read_dir(self.sys.join(format!("dev/block/{major}:{minor}"))) {
+            if error.kind() != io::ErrorKind::NotFound {
+                return None;
+            }
+        }
+        match found {
+            Ok(now) if now.takes_what_was_made_for(&self.nvme) => {}
+            Ok(_) => {
+                return Some(
+                    "the namespace, or what it takes in one command, has changed".to_owned(),
+                );
+            }
             Err(why) => return Some(format!("{why}, which has changed")),
         }
         let (block, was) = (ioctl_blksszget(device).ok()?, self.namespace.block());
@@ -64,7 +76,6 @@ enum Unpassed {
 
 /// What was found.
 pub(crate) struct Found {
-    /// The device, claimed anew perhaps.
     pub claimed: Claimed,
     /// `None` if reads and writes go through the block layer.
     pub passing: Option<Passing>,
@@ -72,44 +83,82 @@ pub(crate) struct Found {
     pub notes: Vec<String>,
 }
 
-/// The namespace for a volume that is to have reads and writes as NVMe commands.
+/// Claims a device, and finds its namespace if the volume is to have reads and writes as NVMe commands.
 ///
 /// # Errors
-/// The device had to be claimed anew, and could not be.
-pub(crate) fn find(
-    spec: &VolumeSpec,
-    path: &Path,
-    sys: &Path,
-    claimed: Claimed,
-) -> Result<Found, OpenError> {
+/// The device cannot be claimed.
+pub(crate) fn find(spec: &VolumeSpec, path: &Path, sys: &Path) -> Result<Found, OpenError> {
     let Some(wanted) = spec.passthrough else {
+        let claimed = device::claim(spec, path)?;
         return Ok(Found { claimed, passing: None, notes: Vec::new() });
     };
     let told = |text: &str| format!("{}: passthrough: {text}", path.display());
-    let layered = |claimed, why: &Unpassed| {
-        let note = told(&format!("{why}; reads and writes go through the block layer"));
-        Ok(Found { claimed, passing: None, notes: vec![note] })
-    };
-    let nvme = match sysfs::nvme(sys, major(claimed.number), minor(claimed.number)) {
-        Ok(nvme) => nvme,
-        Err(why) => return layered(claimed, &Unpassed::Namespace(why)),
-    };
+    let (claimed, generic) = claim(spec, path, sys)?;
     let mut notes = Vec::new();
-    let how = match (wanted, no_polling(&nvme)) {
-        (Passthrough::Polled, Some(why)) => {
-            notes.push(told(&format!("{why}, so the drive interrupts instead")));
-            Passthrough::Interrupt
+    let found = passing(spec, sys, wanted, (&claimed, generic), &mut |text| notes.push(told(text)));
+    match found {
+        Ok(passing) => Ok(Found { claimed, passing: Some(passing), notes }),
+        Err(why) => {
+            let notes = vec![told(&format!("{why}; reads and writes go through the block layer"))];
+            Ok(Found { claimed, passing: None, notes })
         }
-        (how, _) => how,
-    };
-    let (claimed, generic) = open_generic(spec, path, &nvme, claimed)?;
-    match generic.and_then(|generic| check(&nvme, &claimed.device, generic, how)) {
-        Ok(namespace) => {
-            let passing = Some(Passing { namespace, nvme, sys: sys.to_path_buf() });
-            Ok(Found { claimed, passing, notes })
-        }
-        Err(why) => layered(claimed, &why),
     }
+}
+
+/// Claims a device. Where the generic character device beside it is for the [opener](device::open_devices_with) alone, that claims the
+/// device and hands out both, or an error of its own; nothing is given up for that which others could take meanwhile.
+fn claim(
+    spec: &VolumeSpec,
+    path: &Path,
+    sys: &Path,
+) -> Result<(Claimed, Option<io::Result<File>>), OpenError> {
+    let number = device::find(path)?.rdev();
+    let tried = sysfs::nvme(sys, major(number), minor(number))
+        .map(|nvme| open_as_found(&nvme, !spec.read_only).map(drop));
+    let denied = matches!(tried, Ok(Err(error)) if error.kind() == io::ErrorKind::PermissionDenied);
+    let Some(open) = device::opener().filter(|_| denied) else {
+        return Ok((device::claim(spec, path)?, None));
+    };
+    match device::claim_both(spec, path, open) {
+        Ok((claimed, generic)) => Ok((claimed, Some(Ok(generic)))),
+        Err(error) => Ok((device::claim(spec, path)?, Some(Err(error)))),
+    }
+}
+
+/// The namespace of a device that is claimed. `generic` is what the opener gave, if it was asked. Says why the drive interrupts if it was to
+/// be polled.
+fn passing(
+    spec: &VolumeSpec,
+    sys: &Path,
+    wanted: Passthrough,
+    (claimed, generic): (&Claimed, Option<io::Result<File>>),
+    say: &mut dyn FnMut(&str),
+) -> Result<Passing, Unpassed> {
+    let nvme = sysfs::nvme(sys, major(claimed.number), minor(claimed.number))
+        .map_err(Unpassed::Namespace)?;
+    let generic = match generic {
+        Some(opened) => opened.and_then(|generic| checked(&nvme, generic)),
+        None => open_as_found(&nvme, !spec.read_only),
+    };
+    let generic =
+        generic.map_err(|error| Unpassed::Generic { generic: nvme.generic.clone(), error })?;
+    let generic = Arc::new(generic);
+    let polled = match (wanted, no_polling(&nvme)) {
+        (Passthrough::Interrupt, _) => None,
+        (Passthrough::Polled, Some(why)) => {
+            say(&format!("{why}, so the drive interrupts instead"));
+            None
+        }
+        (how @ Passthrough::Polled, None) => {
+            let tried = check(&nvme, &claimed.device, &generic, how);
+            tried.inspect_err(|why| say(&format!("{why}, so the drive interrupts instead"))).ok()
+        }
+    };
+    let namespace = match polled {
+        Some(namespace) => namespace,
+        None => check(&nvme, &claimed.device, &generic, Passthrough::Interrupt)?,
+    };
+    Ok(Passing { namespace, nvme, sys: sys.to_path_buf() })
 }
 
 /// Why commands to a drive cannot be polled for; `None` if they can.
@@ -136,29 +185,6 @@ fn keeps_rings_apart(release: &str) -> bool {
     (major, minor) >= (6, 16) || (major, minor) == (6, 12) && patch >= 35
 }
 
-/// Opens the generic character device beside a device that is claimed. Where only the [opener](device::open_devices_with) may do that,
-/// it claims the device as well: it hands out none without the other. If that fails the device is claimed as before, and the
-/// inner error says why.
-fn open_generic(
-    spec: &VolumeSpec,
-    path: &Path,
-    nvme: &Nvme,
-    claimed: Claimed,
-) -> Result<(Claimed, Result<File, Unpassed>), OpenError> {
-    let named = |error| Unpassed::Generic { generic: nvme.generic.clone(), error };
-    match (open_as_found(nvme, !spec.read_only), device::opener()) {
-        (Err(error), Some(open)) if error.kind() == io::ErrorKind::PermissionDenied => {
-            // Whoever claims it again is not kept from it by us.
-            drop(claimed);
-            match device::claim_both(spec, path, open) {
-                Ok((claimed, generic)) => Ok((claimed, Ok(generic))),
-                Err(error) => Ok((device::claim(spec, path)?, Err(named(error)))),
-            }
-        }
-        (opened, _) => Ok((claimed, opened.map_err(named))),
-    }
-}
-
 /// Opens the generic character device of the NVMe namespace that an open block device is, for writing too if `write` is true.
 /// The caller has claimed the block device.
 ///
@@ -174,30 +200,37 @@ pub fn generic_of(device: &File, write: bool) -> io::Result<File> {
 /// Opens the generic character device that has the number which the kernel tells.
 fn open_as_found(nvme: &Nvme, write: bool) -> io::Result<File> {
     let path = Path::new("/dev").join(&nvme.generic);
-    let is_it = |found: &std::fs::Metadata| {
-        found.file_type().is_char_device()
-            && (major(found.rdev()), minor(found.rdev())) == nvme.number
-    };
-    let another = || io::Error::other("another device has its name");
     // To open another kind of file may block, or do something.
-    if !is_it(&path.metadata()?) {
-        return Err(another());
+    if !is_generic(nvme, &path.metadata()?) {
+        return Err(io::Error::other("another device has its name"));
     }
-    let generic = OpenOptions::new().read(true).write(write).open(&path)?;
-    if is_it(&generic.metadata()?) { Ok(generic) } else { Err(another()) }
+    checked(nvme, OpenOptions::new().read(true).write(write).open(&path)?)
+}
+
+/// An open generic character device, if it is that of the namespace.
+fn checked(nvme: &Nvme, generic: File) -> io::Result<File> {
+    match is_generic(nvme, &generic.metadata()?) {
+        true => Ok(generic),
+        false => Err(io::Error::other("it is of another namespace than the block device")),
+    }
+}
+
+fn is_generic(nvme: &Nvme, found: &Metadata) -> bool {
+    let number = (major(found.rdev()), minor(found.rdev()));
+    found.file_type().is_char_device() && number == nvme.number
 }
 
 /// Sees whether a device takes commands, and for the same namespace as the block device.
 fn check(
     nvme: &Nvme,
     device: &File,
-    generic: File,
+    generic: &Arc<File>,
     how: Passthrough,
 ) -> Result<Namespace, Unpassed> {
     let name = || nvme.generic.clone();
     let block = ioctl_blksszget(device)
         .map_err(|error| Unpassed::Generic { generic: name(), error: error.into() })?;
-    let namespace = Namespace::new(Arc::new(generic), nvme.id, block, nvme.most, how);
+    let namespace = Namespace::new(Arc::clone(generic), nvme.id, block, nvme.most, how);
     namespace.check(device).map_err(|error| Unpassed::Unpassable { generic: name(), error })?;
     Ok(namespace)
 }

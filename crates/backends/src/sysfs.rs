@@ -75,9 +75,11 @@ pub(crate) struct Nvme {
 }
 
 impl Nvme {
-    /// True if commands that were made for the other one mean the same here. Queues to be polled may come and go.
-    pub(crate) fn is_the_same(&self, other: &Self) -> bool {
-        Self { polls: other.polls, ..self.clone() } == *other
+    /// True if commands that were made for the other one mean the same here. Queues to be polled may come and go, and a command may have
+    /// more bytes.
+    pub(crate) fn takes_what_was_made_for(&self, other: &Self) -> bool {
+        let alike = Self { polls: other.polls, most: other.most, ..self.clone() };
+        alike == *other && self.most >= other.most
     }
 }
 
@@ -94,7 +96,9 @@ pub(crate) fn nvme(root: &Path, major: u32, minor: u32) -> Result<Nvme, &'static
     // A partition has no number of a namespace.
     let id = number(device.join("nsid")).and_then(|id| u32::try_from(id).ok()).ok_or(NONE)?;
     if has_metadata(&device) {
-        return Err("the namespace has metadata or protection information");
+        return Err(
+            "the namespace has metadata or protection information, or the kernel does not say that it has none",
+        );
     }
     if word(device.join("queue/zoned")).is_some_and(|zoned| zoned != "none") {
         return Err("the namespace has zones");
@@ -118,11 +122,11 @@ pub(crate) fn nvme(root: &Path, major: u32, minor: u32) -> Result<Nvme, &'static
     })
 }
 
-/// Metadata of a namespace's blocks. Linux says so since 6.8; before, as far as it checks them.
+/// Metadata of a namespace's blocks. Linux says so since 6.8; before, it is known only of a kernel that has code for them.
 fn has_metadata(device: &Path) -> bool {
     match number(device.join("metadata_bytes")) {
         Some(bytes) => bytes > 0,
-        None => word(device.join("integrity/format")).is_some_and(|format| format != "none"),
+        None => word(device.join("integrity/format")).is_none_or(|format| format != "none"),
     }
 }
 
@@ -229,6 +233,7 @@ mod tests {
                 fs::create_dir_all(device.join(folder)).unwrap();
             }
             fs::write(device.join("nsid"), "1\n").unwrap();
+            fs::write(device.join("integrity/format"), "none\n").unwrap();
             for (file, text) in files {
                 fs::write(device.join(file), text).unwrap();
             }
@@ -282,6 +287,10 @@ mod tests {
             let refused = nvme(nvme_tree(&[(file, text)]).path(), 259, 1).unwrap_err();
             assert!(refused.contains(why), "{file}: {refused}");
         }
+        let silent = nvme_tree(&[]);
+        fs::remove_file(silent.path().join("devices/pci/nvme/nvme0/nvme0n1/integrity/format"))
+            .unwrap();
+        assert!(nvme(silent.path(), 259, 1).unwrap_err().contains("does not say"));
         let alone = nvme_tree(&[]);
         fs::remove_dir_all(alone.path().join("devices/pci/nvme/nvme0/ng0n1")).unwrap();
         let refused = nvme(alone.path(), 259, 1).unwrap_err();

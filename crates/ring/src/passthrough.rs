@@ -161,7 +161,7 @@ pub enum Unpassable {
     OtherData,
     /// Not for this user.
     #[error(
-        "the kernel allows NVMe commands to root alone, as it did before Linux 6.2, or not the device's user"
+        "the kernel allows such commands to root alone, as it did before Linux 6.2, and does where the drive does not list them"
     )]
     Denied,
     /// Not by this kernel.

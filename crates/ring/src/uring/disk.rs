@@ -1,7 +1,7 @@
 //! Files on io_uring.
 
 use std::fs::File;
-use std::os::fd::AsRawFd;
+use std::os::fd::{AsRawFd, RawFd};
 use std::sync::Arc;
 
 use io_uring::squeue::{Entry, Flags};
@@ -47,6 +47,12 @@ pub(super) struct Disk {
     pub(super) command: Option<DiskOp>,
     /// Nobody waits for it any more: a command that fails is not done again.
     pub(super) cancelled: bool,
+}
+
+impl OpenFile {
+    pub(super) fn fd(&self) -> RawFd {
+        self.file.as_raw_fd()
+    }
 }
 
 impl Disk {

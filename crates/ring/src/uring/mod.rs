@@ -289,10 +289,11 @@ impl Drop for Uring {
             self.look_at_lingering();
             self.queue.flush();
             let look = self.holds.look_at.map(|at| at.saturating_duration_since(Instant::now()));
-            // The ends of commands only when there is nothing else to wait for.
+            let polls = self.commands.are_polled().then_some(passthrough::STEP);
+            let most = look.into_iter().chain(polls).min();
             let waited = match self.queue.in_flight() {
                 0 => self.commands.wait(),
-                _ => self.queue.enter(look).map(drop),
+                _ => self.commands.submit().and_then(|()| self.queue.enter(most).map(drop)),
             };
             if waited.is_err() {
                 // The kernel may still write: better to lose the memory than to reuse it.

@@ -30,8 +30,8 @@ use crate::{Arena, Buf, Config, Counters, Event, FileId, Namespace, Passthrough,
 /// Entries of a submission queue at most.
 const ENTRIES: u32 = 256;
 
-/// How long the loop polls for commands before it looks at what else is due.
-const STEP: Duration = Duration::from_millis(1);
+/// How long the loop polls for commands before it looks at what else is due, or waits for that before it polls again at its end.
+pub(super) const STEP: Duration = Duration::from_millis(1);
 
 /// How long a file goes without commands after [`TRIES`] in a row that were not known. What does not know them for a time, as the
 /// head of several paths that are all gone, may know them again.
@@ -40,25 +40,23 @@ const PAUSE: Duration = Duration::from_secs(10);
 /// How long it sleeps while the kernel takes no commands, for want of memory.
 const SHORTAGE: Duration = Duration::from_millis(1);
 
-/// A namespace that takes the commands of a file.
-pub(super) struct OpenNamespace {
-    namespace: Namespace,
-    /// Its device in the ring of its kind.
-    handle: Handle,
-    /// So many commands in a row were not known.
+/// What the last commands of one kind have shown.
+#[derive(Default)]
+struct Trust {
+    /// So many in a row were not known.
     unknown: u32,
     /// None is tried before.
     paused: Option<Instant>,
 }
 
-impl OpenNamespace {
+impl Trust {
     /// True if a command may be tried.
     #[inline]
-    fn takes_commands(&mut self) -> bool {
+    fn is_there(&mut self) -> bool {
         if self.paused.is_some_and(|until| Instant::now() >= until) {
             self.paused = None;
         }
-        self.paused.is_none() && !self.namespace.is_left()
+        self.paused.is_none()
     }
 
     /// A command has ended.
@@ -73,6 +71,30 @@ impl OpenNamespace {
                     self.paused = Some(Instant::now() + PAUSE);
                 }
             }
+        }
+    }
+}
+
+/// A namespace that takes the commands of a file.
+pub(super) struct OpenNamespace {
+    namespace: Namespace,
+    /// The ring that has them.
+    how: Passthrough,
+    /// Its device in that ring.
+    handle: Handle,
+    /// The block device there. No command uses it: it is kept open, and with it the claim, until the last command of a process that
+    /// is killed has ended. Its successor would write meanwhile.
+    claim: Handle,
+    reads: Trust,
+    /// A drive may not list writes among its commands.
+    writes: Trust,
+}
+
+impl OpenNamespace {
+    fn trust(&mut self, op: &DiskOp) -> &mut Trust {
+        match op {
+            DiskOp::Read { .. } => &mut self.reads,
+            _ => &mut self.writes,
         }
     }
 }
@@ -181,7 +203,7 @@ impl Commands {
 
     /// True if that goes for one that has to be polled for.
     #[inline]
-    fn are_polled(&self) -> bool {
+    pub(super) fn are_polled(&self) -> bool {
         Self::in_flight(self.polled.as_ref())
     }
 
@@ -213,8 +235,9 @@ impl Commands {
 
     /// Lets go of a namespace, on which no command is under way.
     pub(super) fn remove(&mut self, namespace: &OpenNamespace) {
-        if let Some(ring) = self.ring(namespace.namespace.how) {
+        if let Some(ring) = self.ring(namespace.how) {
             ring.places.unregister(&ring.queue.submitter(), namespace.handle);
+            ring.places.unregister(&ring.queue.submitter(), namespace.claim);
         }
     }
 
@@ -246,11 +269,20 @@ impl Uring {
         let Some(file) = self.files.get_mut(id.0).filter(|file| file.namespace.is_none()) else {
             return false;
         };
-        let Some(ring) = self.commands.ring(namespace.how) else { return false };
-        let fd = namespace.device.as_raw_fd();
-        let handle = ring.places.register(&ring.queue.submitter(), fd);
-        let namespace = namespace.clone();
-        file.namespace = Some(OpenNamespace { namespace, handle, unknown: 0, paused: None });
+        // A command fits into both.
+        let how = match namespace.how {
+            Passthrough::Polled if self.commands.polled.is_none() => Passthrough::Interrupt,
+            how => how,
+        };
+        let Some(ring) = self.commands.ring(how) else { return false };
+        let submitter = ring.queue.submitter();
+        let claim = ring.places.register(&submitter, file.fd());
+        if claim == Handle::Fd(file.fd()) {
+            return false;
+        }
+        let handle = ring.places.register(&submitter, namespace.device.as_raw_fd());
+        let (namespace, reads, writes) = (namespace.clone(), Trust::default(), Trust::default());
+        file.namespace = Some(OpenNamespace { namespace, how, handle, claim, reads, writes });
         true
     }
 
@@ -260,11 +292,11 @@ impl Uring {
         let Some(disk) = self.disks.get_mut(index as usize) else { return false };
         let file = self.files.at(disk.file).and_then(|file| file.namespace.as_mut());
         let (Some(open), Some(buf)) = (file, &disk.buf) else { return false };
-        if !open.takes_commands() {
+        if open.namespace.is_left() || !open.trust(op).is_there() {
             return false;
         }
         let command = open.namespace.command(op, buf.start().as_ptr());
-        let (Some(command), Some(ring)) = (command, self.commands.ring(open.namespace.how)) else {
+        let (Some(command), Some(ring)) = (command, self.commands.ring(open.how)) else {
             return false;
         };
         ring.push(&self.arena, index, open.handle, buf, command.bytes());
@@ -286,17 +318,21 @@ impl Uring {
     fn command_done(&mut self, index: u32, result: i32, events: &mut Vec<Event>) {
         let Some(disk) = self.disks.get_mut(index as usize) else { return };
         let Some(op) = disk.command.take() else { return };
+        // A write that has failed may have changed something, and is done again as any other.
+        let given_up = |ended| matches!(op, DiskOp::Read { .. }) || ended == Ended::Unknown;
         let cancelled = disk.cancelled;
         let ended = Ended::of(result);
         let namespace = self.files.at(disk.file).and_then(|file| file.namespace.as_mut());
         if let Some(namespace) = namespace {
-            namespace.note(ended);
+            namespace.trust(&op).note(ended);
         }
         match ended {
             // A command moves all of its data or fails.
             Ended::Well => self.disk_done(index, Ok(op.len()), events),
             _ if self.ending => self.disk_done(index, Err(libc::EIO), events),
-            _ if cancelled => self.disk_done(index, Err(libc::ECANCELED), events),
+            _ if cancelled && given_up(ended) => {
+                self.disk_done(index, Err(libc::ECANCELED), events)
+            }
             Ended::Failed | Ended::Unknown => {
                 self.commands.counters.commands_failed += 1;
                 self.begin(index, &op);
