@@ -14,6 +14,8 @@ use lunet_e2e::clients::{QemuLun, copy_in, copy_out, inquiry, qemu_io};
 use lunet_e2e::data::{random_file, same_bytes, scratch};
 use lunet_e2e::server::{DEMO_TARGET, Serve};
 use lunet_e2e::wire::{Login, Pdu, Session, opcode};
+use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
+use serde_json::Value;
 
 const SESSIONS: u64 = 64;
 
@@ -272,4 +274,55 @@ fn bad_clients_harm_nobody_else() -> Result<()> {
     ensure!(attacks > 20, "only {attacks} bad connections: nothing was tested");
     server.stop()?;
     Ok(())
+}
+
+/// Connects on a processor, so often. Over loopback the packets are received on that which sends them.
+fn connected_on(processor: usize, portal: &str, count: usize) -> Result<Vec<TcpStream>> {
+    let connect = || {
+        let mut one = CpuSet::new();
+        one.set(processor);
+        sched_setaffinity(None, &one)?;
+        (0..count).map(|_| Ok(TcpStream::connect(portal)?)).collect()
+    };
+    thread::scope(|scope| scope.spawn(connect).join().map_err(|_| anyhow!("it panicked"))?)
+}
+
+#[test]
+fn a_connection_has_the_shard_on_the_processor_that_its_packets_arrive_on() -> Result<()> {
+    let usable = sched_getaffinity(None)?;
+    let usable: Vec<usize> = (0..CpuSet::MAX_CPU).filter(|cpu| usable.is_set(*cpu)).collect();
+    let [first, second, ..] = usable[..] else {
+        eprintln!("SKIPPED: there is one processor alone");
+        return Ok(());
+    };
+    let server = Serve::config(format!(
+        "[server]\nprocessors = \"{second},{first}\"\nlogin-timeout = \"5min\"\n\
+         [[portal]]\naddress = \"127.0.0.1:0\"\n\
+         [volumes.a]\nbackend = \"memory\"\nsize = \"1MiB\"\n\
+         [[target]]\nname = \"{DEMO_TARGET}\"\nluns = [\"a\"]\n"
+    ))
+    .start()?;
+    let portal = server.portal();
+    let are_as = |wanted: [u64; 2]| -> Result<()> {
+        let deadline = Instant::now() + Duration::from_secs(60);
+        loop {
+            let stats: Value = serde_json::from_str(&server.tell(&["stats", "--json"])?)?;
+            let loads = stats["loads"].as_array().context("the shards")?;
+            let found: Vec<_> =
+                loads.iter().filter_map(|load| load["connections"].as_u64()).collect();
+            if found == wanted {
+                return Ok(());
+            }
+            ensure!(Instant::now() < deadline, "{found:?} connections, and not {wanted:?}");
+            thread::sleep(Duration::from_millis(20));
+        }
+    };
+    // Shards are on the processors in ascending order; with the fewest alone it would be two and one.
+    let _three = connected_on(second, portal, 3)?;
+    are_as([0, 3])?;
+    let _two = connected_on(first, portal, 2)?;
+    are_as([2, 3])?;
+    // One processor gets no more than its share.
+    let _many = connected_on(first, portal, 20)?;
+    are_as([18, 7])
 }

@@ -126,7 +126,7 @@ impl Bench {
     fn accept_serving(&mut self, endpoint: u32, asked: ConnectRequest, reads: u8) -> ConnId {
         let core = self.shard.core.clone();
         let peer = SocketAddr::from(([127, 0, 0, 1], 40_000 + endpoint as u16));
-        let conn_ref = ConnRef { shard: core.least_loaded(), connection: core.next_serial() };
+        let conn_ref = ConnRef { shard: core.choose_shard(None), connection: core.next_serial() };
         assert_eq!(core.login_begins(peer.ip(), conn_ref), None);
         let private = asked.to_bytes();
         let request = RdmaRequest { private: &private, invalidates: true, reads };

@@ -11,6 +11,7 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::path::PathBuf;
 
 use lunet_os::cpus::Cpus;
+use lunet_server::Processors;
 
 use crate::plan::Plan;
 
@@ -80,8 +81,8 @@ impl Machine {
 pub struct Placement {
     /// Shards of each protocol.
     pub shards: usize,
-    /// Processors that their threads run on; none named: wherever the system has them.
-    pub processors: Vec<usize>,
+    /// Where their threads run.
+    pub processors: Processors,
     /// Why, for people: a sentence.
     pub told: String,
 }
@@ -93,7 +94,11 @@ impl Placement {
         let processors = allowed();
         let portals = plan.config.portals.iter().chain(&plan.config.nvme.portals);
         let portals: Vec<IpAddr> = portals.map(|portal| portal.address.ip()).collect();
-        let said = plan.config.server.shards;
+        let server = &plan.config.server;
+        if let Some(wanted) = &server.processors {
+            return Self::each(wanted.numbers(), &processors, server.shards);
+        }
+        let said = server.shards;
         // Where it decides nothing, no storage is asked.
         let zfs = said.is_none() && processors.len() > SMALL && is_on_zfs(plan);
         let machine = system.machine(&portals, &processors, zfs).within(quota());
@@ -108,11 +113,30 @@ impl Placement {
         let (place, processors) = match near {
             Some((node, mut own)) => {
                 own.retain(|cpu| processors.contains(cpu));
-                (format!("; on NUMA node {node}, where the links of the portals are"), own)
+                let place = format!("; on NUMA node {node}, where the links of the portals are");
+                (place, Processors::Among(own))
             }
-            None => (String::new(), Vec::new()),
+            None => (String::new(), Processors::Any),
         };
         Self { shards, processors, told: format!("{shards} shards: {why}{place}") }
+    }
+
+    /// A shard on each of the processors that are wanted and may be used, or so many shards on them in turn.
+    fn each(wanted: &[usize], usable: &[usize], shards: Option<usize>) -> Self {
+        let (own, lost): (Vec<_>, Vec<_>) = wanted.iter().partition(|cpu| usable.contains(cpu));
+        let lost = match Cpus::of(lost) {
+            Some(lost) => format!("; processors {lost} are not there, or lunet may not use them"),
+            None => String::new(),
+        };
+        let Some(list) = Cpus::of(own.clone()) else {
+            let shards = shards.unwrap_or(usable.len().max(1));
+            let told = format!("{shards} shards, on no processors of their own{lost}");
+            return Self { shards, processors: Processors::Any, told };
+        };
+        let shards = shards.unwrap_or(own.len());
+        let told =
+            format!("{shards} shards, each on one of the processors {list} as configured{lost}");
+        Self { shards, processors: Processors::Each(own), told }
     }
 }
 
@@ -384,6 +408,25 @@ mod tests {
         let (_, processors) =
             system.node(&["192.0.2.10".parse().expect("an address")]).expect("one");
         assert_eq!(processors, [0, 1, 4, 5]);
+    }
+
+    #[test]
+    fn shards_have_the_processors_that_are_wanted_and_there() {
+        let place = |wanted: &[usize], shards| Placement::each(wanted, &[0, 1, 2, 3], shards);
+        let two = place(&[1, 3], None);
+        assert_eq!((two.shards, two.processors), (2, Processors::Each(vec![1, 3])));
+        assert_eq!(two.told, "2 shards, each on one of the processors 1,3 as configured");
+        assert_eq!(place(&[1, 3], Some(4)).shards, 4);
+        let lost = place(&[2, 3, 9], None);
+        assert_eq!(lost.processors, Processors::Each(vec![2, 3]));
+        assert!(lost.told.ends_with("; processors 9 are not there, or lunet may not use them"));
+        let none = place(&[8, 9], None);
+        assert_eq!((none.shards, &none.processors), (4, &Processors::Any));
+        assert!(
+            none.told.contains("on no processors of their own; processors 8-9"),
+            "{}",
+            none.told
+        );
     }
 
     #[test]

@@ -93,6 +93,13 @@ impl Cpus {
         Ok(Self((0..CpuSet::MAX_CPU).filter(|cpu| set.is_set(*cpu)).collect()))
     }
 
+    /// These, in whatever order; `None` if there is none.
+    pub fn of(mut processors: Vec<usize>) -> Option<Self> {
+        processors.sort_unstable();
+        processors.dedup();
+        (!processors.is_empty()).then_some(Self(processors))
+    }
+
     /// Their numbers.
     pub fn numbers(&self) -> &[usize] {
         &self.0

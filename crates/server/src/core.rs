@@ -2,13 +2,14 @@
 //! only logins touch.
 
 use std::net::{IpAddr, SocketAddr, TcpListener};
-use std::os::fd::OwnedFd;
+use std::os::fd::{AsFd, OwnedFd};
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, OnceLock, PoisonError, Weak};
 use std::time::{Duration, Instant};
 
 use lunet_os::sync::{Mutex, MutexGuard};
 use lunet_volume::{Drain, Offload, SlowWork, Ticket, VolumeId};
+use socket2::SockRef;
 
 use crate::fleet::{Member, OwnShards};
 use crate::front::{Front, FrontError};
@@ -152,14 +153,38 @@ impl<F: Front> Core<F> {
         self.logins.leave(client, connection);
     }
 
-    /// The shard with the fewest connections of those that answer; counts one more for it.
-    pub fn least_loaded(&self) -> usize {
+    /// The shard for a connection whose packets arrive on this processor, if that is known; counts one more for it.
+    pub fn choose_shard(&self, arrives: Option<usize>) -> usize {
         let loads = self.loads.iter().map(|load| load.load(Ordering::Relaxed)).enumerate();
-        let rank = |(shard, load): &(usize, usize)| (self.is_late(*shard), *load);
-        let shard = loads.min_by_key(rank).map_or(0, |(shard, _)| shard);
+        let shards = loads.map(|(shard, connections)| {
+            let near = arrives.is_some_and(|cpu| self.limits.processors.of(shard) == [cpu]);
+            Candidate { shard, late: self.is_late(shard), near, connections }
+        });
+        let shard = choose(shards);
         self.loads[shard].fetch_add(1, Ordering::Relaxed);
         shard
     }
+}
+
+/// A shard that could have a new connection.
+#[derive(Clone, Copy)]
+struct Candidate {
+    shard: usize,
+    /// It has not answered for a while.
+    late: bool,
+    /// It runs on the processor that the connection's packets arrive on.
+    near: bool,
+    connections: usize,
+}
+
+/// The shard with the fewest connections of those that answer, or the one that is near, if that has at most twice as many and three
+/// more. So the queues of a card may be uneven, and a queue that has all packets does not leave the other shards idle.
+fn choose(shards: impl Iterator<Item = Candidate> + Clone) -> usize {
+    let rank = |one: &Candidate| (one.late, one.connections);
+    let Some(fewest) = shards.clone().min_by_key(rank) else { return 0 };
+    let most = fewest.connections.saturating_mul(2).saturating_add(3);
+    let near = shards.filter(|one| one.near && !one.late && one.connections <= most);
+    near.min_by_key(rank).unwrap_or(fewest).shard
 }
 
 impl<F: Front> Core<F> {
@@ -171,6 +196,12 @@ impl<F: Front> Core<F> {
     /// The shards have begun.
     pub(crate) fn is_serving(&self) -> bool {
         self.serving.load(Ordering::Acquire)
+    }
+
+    /// The processor that the packets of a connection arrive on, if that is of any use.
+    pub(crate) fn arrives(&self, socket: &impl AsFd) -> Option<usize> {
+        let wanted = self.limits.processors.are_apart();
+        wanted.then(|| SockRef::from(socket).cpu_affinity().ok()).flatten()
     }
 
     /// Copies of the listeners once more, to be used without the lock.
@@ -192,7 +223,7 @@ impl<F: Front> Core<F> {
 
     /// Finds a shard for a connection, on a thread that is none. It is lost if the mailbox of that is full.
     pub(crate) fn place(self: &Arc<Self>, portal: usize, socket: OwnedFd, peer: SocketAddr) {
-        let (entry, victim) = crate::places::Entry::new(self, peer.ip());
+        let (entry, victim) = crate::places::Entry::new(self, peer.ip(), self.arrives(&socket));
         if let Some(ConnRef { shard, connection }) = victim {
             self.mailboxes()[shard].deliver(Owed::Evict { connection });
         }
@@ -226,5 +257,40 @@ impl<F: Front> OwnShards for Core<F> {
             mailbox.deliver(Owed::Returned { ticket });
         };
         self.offload.give(Some(volume), Box::new(work))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Shards with so many connections each, of which those named are near or late.
+    fn chosen(connections: &[usize], near: &[usize], late: &[usize]) -> usize {
+        choose(connections.iter().enumerate().map(|(shard, connections)| Candidate {
+            shard,
+            late: late.contains(&shard),
+            near: near.contains(&shard),
+            connections: *connections,
+        }))
+    }
+
+    #[test]
+    fn a_connection_goes_where_its_packets_arrive_while_that_is_fair() {
+        assert_eq!(chosen(&[2, 1, 3], &[], &[]), 1, "nobody knows where they arrive");
+        assert_eq!(chosen(&[2, 1, 3], &[2], &[]), 2);
+        assert_eq!(chosen(&[5, 1, 1], &[0], &[]), 0, "at most twice as many and three more");
+        assert_eq!(chosen(&[6, 1, 1], &[0], &[]), 1);
+        assert_eq!(chosen(&[6, 4, 1, 2], &[0, 1], &[]), 1, "of two on one processor");
+        assert_eq!(chosen(&[0, 1, 1], &[0], &[0]), 1, "one that does not answer gets none");
+        assert_eq!(chosen(&[7, 9], &[], &[0, 1]), 0, "if none answers, as ever");
+    }
+
+    #[test]
+    fn a_shard_runs_where_it_is_to_run() {
+        use crate::hosting::Processors;
+        let each = Processors::Each(vec![4, 6]);
+        assert_eq!([0, 1, 2].map(|shard| each.of(shard)), [[4].as_slice(), &[6], &[4]]);
+        assert_eq!(Processors::Among(vec![4, 6]).of(1), [4, 6]);
+        assert!(Processors::Any.of(0).is_empty() && Processors::Each(Vec::new()).of(3).is_empty());
     }
 }

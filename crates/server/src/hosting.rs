@@ -44,6 +44,38 @@ impl Transports {
     }
 }
 
+/// Where the threads of shards run.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub enum Processors {
+    /// Wherever the system has them.
+    #[default]
+    Any,
+    /// All of them on any of these, so that their memory is near them.
+    Among(Vec<usize>),
+    /// Each on one of these, in turn, and a new connection goes to the shard on whose processor its packets arrive, as long as
+    /// that has not many more connections than others. At least one.
+    Each(Vec<usize>),
+}
+
+impl Processors {
+    /// Those that a shard may run on, by its number on the server; all if none is named.
+    pub fn of(&self, shard: usize) -> &[usize] {
+        match self {
+            Self::Any => &[],
+            Self::Among(all) => all,
+            Self::Each(all) => match all.len() {
+                0 => &[],
+                count => std::slice::from_ref(&all[shard % count]),
+            },
+        }
+    }
+
+    /// True if it says of each shard on which processor it is.
+    pub(crate) const fn are_apart(&self) -> bool {
+        matches!(self, Self::Each(_))
+    }
+}
+
 /// The bounds that keep one client's demands, or its device's faults, from harming the others, and the processors.
 #[derive(Clone, Debug)]
 pub struct Limits {
@@ -54,9 +86,8 @@ pub struct Limits {
     pub max_logins: usize,
     /// Memory for data in flight on each shard, in bytes.
     pub buffer_bytes: usize,
-    /// Processors that the threads of shards run on, so that their memory is near them; none named: wherever the system has
-    /// them.
-    pub processors: Vec<usize>,
+    /// Where the threads of shards run.
+    pub processors: Processors,
     /// How long a change of what is served waits for the shards: once for all to be ready, which decides
     /// whether it comes, and once for all to have taken it over.
     pub change_wait: Duration,
@@ -74,7 +105,7 @@ impl Default for Limits {
             max_sessions: 1024,
             max_logins: 256,
             buffer_bytes: 64 << 20,
-            processors: Vec::new(),
+            processors: Processors::default(),
             change_wait: Duration::from_secs(20),
             send_with_invalidate: SendWithInvalidate::Auto,
             zero_copy_send: true,

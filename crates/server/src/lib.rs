@@ -34,7 +34,7 @@ pub mod transmit;
 
 pub use change::{ApplyError, Committed};
 pub use fleet::Member;
-pub use hosting::{Limits, Portal, Transports};
+pub use hosting::{Limits, Portal, Processors, Transports};
 pub use network::{Network, Origin};
 pub use portals::MOST as MAX_PORTALS;
 pub use rdma::{OverTcp, PortalStatus, Reason, SendWithInvalidate};

@@ -180,10 +180,15 @@ pub struct Entry<F: Front> {
 }
 
 impl<F: Front> Entry<F> {
-    /// Counts a client that begins to log in, on the shard with the fewest connections. If there was no place
-    /// left, another connection has lost its own, and has to end.
-    pub fn new(core: &Arc<Core<F>>, client: IpAddr) -> (Self, Option<ConnRef>) {
-        let conn_ref = ConnRef { shard: core.least_loaded(), connection: core.next_serial() };
+    /// Counts a client that begins to log in, on the shard that [suits it](Core::choose_shard) by where its packets arrive. If
+    /// there was no place left, another connection has lost its own, and has to end.
+    pub fn new(
+        core: &Arc<Core<F>>,
+        client: IpAddr,
+        arrives: Option<usize>,
+    ) -> (Self, Option<ConnRef>) {
+        let shard = core.choose_shard(arrives);
+        let conn_ref = ConnRef { shard, connection: core.next_serial() };
         let victim = core.login_begins(client, conn_ref);
         (Self { core: core.clone(), client, conn_ref, kept: false }, victim)
     }

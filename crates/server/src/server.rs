@@ -538,7 +538,7 @@ fn shard_thread<F: Front>(
     (begin, ends): (&Receiver<Begin>, &SyncSender<bool>),
 ) {
     // In front of the first memory that the thread takes.
-    place_thread(&core.limits.processors);
+    place_thread(core.limits.processors.of(number));
     let ring = match Ring::new(config) {
         Ok(ring) => ring,
         Err(error) => {

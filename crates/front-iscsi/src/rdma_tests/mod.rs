@@ -115,7 +115,7 @@ impl Bench {
     fn connect(&mut self, endpoint: u32) -> ConnId {
         let core = self.shard.core.clone();
         let peer = SocketAddr::from(([127, 0, 0, 1], 40_000 + endpoint as u16));
-        let conn_ref = ConnRef { shard: core.least_loaded(), connection: core.next_serial() };
+        let conn_ref = ConnRef { shard: core.choose_shard(None), connection: core.next_serial() };
         assert_eq!(core.login_begins(peer.ip(), conn_ref), None);
         let proto = over_rdma(&core.front.options, true, Duration::ZERO);
         let qp = QueuePair::new(0, Endpoint::Fake(endpoint), 2);

@@ -35,7 +35,7 @@ fn a_request_that_is_lost_on_its_way_is_not_counted_any_more() {
     let core = &bench.shard.core;
     let client = [192, 0, 2, 7].into();
     let counted = || (core.logins.taken(), core.loads[0].load(Relaxed));
-    let (lost, kept) = (Entry::new(core, client), Entry::new(core, client));
+    let (lost, kept) = (Entry::new(core, client, None), Entry::new(core, client, None));
     assert_eq!(counted(), (2, 2));
     drop(lost);
     let (kept, victim) = kept;
@@ -45,7 +45,7 @@ fn a_request_that_is_lost_on_its_way_is_not_counted_any_more() {
     assert_eq!(counted(), (1, 1), "its connection gives them back");
     // Beyond the limit each takes the place of the oldest.
     let most = Limits::default().max_logins;
-    let mut all: Vec<_> = (0..most).map(|_| Entry::new(core, client)).collect();
+    let mut all: Vec<_> = (0..most).map(|_| Entry::new(core, client, None)).collect();
     assert_eq!(
         all.pop().and_then(|(_, victim)| victim).map(|place| place.connection),
         Some(serial)

@@ -111,6 +111,8 @@ pub struct Server {
     pub control_socket: Option<PathBuf>,
     /// Number of shards (event loops, one thread each); by links and cores if left out.
     pub shards: Option<usize>,
+    /// Processors of which each shard has one, in turn; wherever the system has them if left out.
+    pub processors: Option<lunet_os::cpus::Cpus>,
     /// What the event loop is built on.
     pub driver: Driver,
     /// How long a shard looks for work before it sleeps; zero: not at all.

@@ -94,6 +94,7 @@ pub const SERVER: Table = Table {
         key("data", "path", "\"./lunet-data\""),
         key("control-socket", "path", "(lunet.sock in data)"),
         key("shards", "integer", "(by links and cores)"),
+        key("processors", "string", "(any)"),
         key("driver", "string", "\"auto\""),
         key("busy-poll", "`\"auto\"` or duration", "\"auto\""),
         key("send-with-invalidate", "string", "\"auto\""),

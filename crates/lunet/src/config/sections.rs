@@ -5,6 +5,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use lunet_front_nvme::Tls;
+use lunet_os::cpus::Cpus;
 use lunet_ring::BusyPoll;
 use lunet_scsi::alua::{AccessState, Alua, PortGroups};
 use lunet_server::{MAX_PORTALS, SendWithInvalidate, Transports};
@@ -79,6 +80,7 @@ impl Default for Server {
             data: None,
             control_socket: None,
             shards: None,
+            processors: None,
             driver: Driver::Auto,
             busy_poll: BusyPoll::Auto,
             send_with_invalidate: SendWithInvalidate::Auto,
@@ -166,6 +168,13 @@ pub(super) fn server(top: &Section<'_>, mistakes: &mut Mistakes) -> Server {
     table.set("control-socket", &mut out.control_socket, &|v| path(v).map(Some), mistakes);
     let shards: Convert<'_, Option<usize>> = &|v| integer(v, 1..=1024).map(|n| Some(n as usize));
     table.set("shards", &mut out.shards, shards, mistakes);
+    let processors: Convert<'_, Option<Cpus>> = &|v| {
+        string(v)?
+            .parse()
+            .map(Some)
+            .map_err(|error: std::io::Error| format!("must be a list of processors: {error}"))
+    };
+    table.set("processors", &mut out.processors, processors, mistakes);
     table.set("driver", &mut out.driver, &|v| choice(v, DRIVERS), mistakes);
     let poll: Convert<'_, BusyPoll> = &|v| match v {
         DeValue::String(text) if text == "auto" => Ok(BusyPoll::Auto),

@@ -257,28 +257,27 @@ impl Manager {
         })
     }
 
-    /// The volumes that are new and find no rings for their NVMe commands: shards make none while they serve.
+    /// The volumes that are new and do not find the rings for their NVMe commands: shards make none while they serve.
     fn late_passthrough(&self, before: &Config) -> Vec<String> {
-        let late = |volume: &&Volume| {
-            let Backend::Block { passthrough: Some(how), .. } = volume.backend else {
-                return false;
+        let PassthroughRings { interrupt, polled } = self.passthrough;
+        let late = |volume: &Volume| {
+            let Backend::Block { passthrough: Some(how), .. } = volume.backend else { return None };
+            if before.volumes.iter().any(|other| other.name == volume.name) {
+                return None;
+            }
+            let until_then = match how {
+                Passthrough::Interrupt if interrupt => return None,
+                Passthrough::Polled if polled => return None,
+                Passthrough::Polled if interrupt => "the drive interrupts",
+                _ => "reads and writes go through the block layer",
             };
-            let is_there = match how {
-                Passthrough::Interrupt => self.passthrough.interrupt,
-                Passthrough::Polled => self.passthrough.polled,
-            };
-            !is_there && before.volumes.iter().all(|other| other.name != volume.name)
-        };
-        let now = self.now();
-        let late = now.plan.config.volumes.iter().filter(late);
-        late.map(|volume| {
             let name = &volume.name;
-            format!(
-                "volumes.{name}.passthrough takes effect after a restart, as no volume had it at the start: until then reads \
-                 and writes go through the block layer"
-            )
-        })
-        .collect()
+            Some(format!(
+                "volumes.{name}.passthrough takes effect after a restart, as no volume had it at the start: until then \
+                 {until_then}"
+            ))
+        };
+        self.now().plan.config.volumes.iter().filter_map(late).collect()
     }
 
     /// Begins a change: no other one does until the guard is dropped.

@@ -107,9 +107,9 @@ impl<F: Front> Shard<F> {
         self.core.mailboxes()[waiter.shard].deliver(owed);
     }
 
-    /// Counts a connection that has just come, at the cost of another one if there is no place left.
-    pub(super) fn enter(&mut self, client: IpAddr) -> Entry<F> {
-        let (entry, victim) = Entry::new(&self.core, client);
+    /// Counts a connection that has just come, its packets on this processor if that is known, at the cost of another one if there is no place left.
+    pub(super) fn enter(&mut self, client: IpAddr, arrives: Option<usize>) -> Entry<F> {
+        let (entry, victim) = Entry::new(&self.core, client, arrives);
         victim.into_iter().for_each(|victim| self.evict(victim));
         entry
     }

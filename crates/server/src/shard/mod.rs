@@ -306,7 +306,7 @@ impl<F: Front> Shard<F> {
             return;
         }
         self.front.protocol.connected();
-        let entry = self.enter(peer.ip());
+        let entry = self.enter(peer.ip(), self.core.arrives(&socket));
         let shard = entry.shard();
         if shard == self.number {
             return self.adopt(entry, portal, socket, peer);

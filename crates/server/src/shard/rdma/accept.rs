@@ -41,7 +41,7 @@ impl<F: Front> Shard<F> {
                     // Without addresses it has ended already: dropping the id is enough.
                     let (Some(peer), Some(local)) = (id.peer(), id.local()) else { continue };
                     self.front.protocol.connected();
-                    let entry = self.enter(peer.ip());
+                    let entry = self.enter(peer.ip(), None);
                     let portal = token as usize;
                     let reads = (reads, reads_served);
                     let logged = self.may_log();
