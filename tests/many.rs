@@ -317,12 +317,12 @@ fn a_connection_has_the_shard_on_the_processor_that_its_packets_arrive_on() -> R
             thread::sleep(Duration::from_millis(20));
         }
     };
-    // Shards are on the processors in ascending order; with the fewest alone it would be two and one.
-    let _three = connected_on(second, portal, 3)?;
-    are_as([0, 3])?;
-    let _two = connected_on(first, portal, 2)?;
-    are_as([2, 3])?;
-    // One processor gets no more than its share.
-    let _many = connected_on(first, portal, 20)?;
-    are_as([18, 7])
+    // Shards are on the processors in ascending order; with the fewest alone there would be one on each.
+    let _two = connected_on(second, portal, 2)?;
+    are_as([0, 2])?;
+    let _one = connected_on(first, portal, 1)?;
+    are_as([1, 2])?;
+    // One processor gets at most twice as many as the other, and two more.
+    let _many = connected_on(first, portal, 21)?;
+    are_as([16, 8])
 }

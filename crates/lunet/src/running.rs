@@ -100,6 +100,9 @@ impl Opened {
         let (server, nvme) = start(&config, &served, &placement)
             .map_err(|error| not_started(&error, &served.plan))?;
         tracing::info!("{}", placement.told);
+        if let Some(lost) = &placement.lost {
+            tracing::warn!("{lost}");
+        }
         let nvme = Arc::new(nvme);
         let manager = Arc::new(Manager::new(&options, (server.handle(), nvme.clone()), served));
         let (listener, servers) = (Listener::default(), (&server.handle(), &nvme));
@@ -138,13 +141,12 @@ fn start(
     assembled.limits.processors.clone_from(&placement.processors);
     let [owner, other] = Member::of([Some(placement.shards); 2]);
     let server = lunet_front_iscsi::start_as(owner, assembled)?;
-    let second = Second::new(other);
+    let second = Second::new(other, placement.processors.clone());
     if config.nvme.portals.is_empty() {
         return Ok((server, second));
     }
     let layout = serve::over_nvme(served, &server.handle().world());
-    let mut assembled = serve::assemble_nvme(&config.server, config, layout);
-    assembled.limits.processors.clone_from(&placement.processors);
+    let assembled = serve::assemble_nvme(&config.server, config, layout);
     match second.prepare(assembled) {
         Ok(standby) => second.begin(standby),
         Err(error) => {

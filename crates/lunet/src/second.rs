@@ -6,7 +6,7 @@ use std::sync::{OnceLock, PoisonError};
 
 use lunet_front_iscsi::LogicalUnit;
 use lunet_os::sync::Mutex;
-use lunet_server::{Member, StartError};
+use lunet_server::{Member, Processors, StartError};
 
 /// A server that serves NVMe.
 pub type Server = lunet_front_nvme::Server<LogicalUnit>;
@@ -21,14 +21,15 @@ pub type Standby = lunet_front_nvme::Standby<LogicalUnit>;
 /// next portal is its own.
 pub struct Second {
     member: Member,
+    processors: Processors,
     handle: OnceLock<Handle>,
     server: Mutex<Option<Server>>,
 }
 
 impl Second {
     /// The place for a server that has not begun.
-    pub fn new(member: Member) -> Self {
-        Self { member, handle: OnceLock::new(), server: Mutex::new(None) }
+    pub fn new(member: Member, processors: Processors) -> Self {
+        Self { member, processors, handle: OnceLock::new(), server: Mutex::new(None) }
     }
 
     /// Asks the server, if it has begun.
@@ -42,9 +43,10 @@ impl Second {
     /// The first thing that failed; nothing is left then.
     pub fn prepare(
         &self,
-        config: lunet_front_nvme::Config<LogicalUnit>,
+        mut config: lunet_front_nvme::Config<LogicalUnit>,
     ) -> Result<Standby, StartError> {
         debug_assert!(self.handle.get().is_none(), "it begins once");
+        config.limits.processors.clone_from(&self.processors);
         lunet_front_nvme::prepare(self.member.clone(), config)
     }
 

@@ -85,6 +85,8 @@ pub struct Placement {
     pub processors: Processors,
     /// Why, for people: a sentence.
     pub told: String,
+    /// What is configured and cannot be, if anything.
+    pub lost: Option<String>,
 }
 
 impl Placement {
@@ -118,25 +120,23 @@ impl Placement {
             }
             None => (String::new(), Processors::Any),
         };
-        Self { shards, processors, told: format!("{shards} shards: {why}{place}") }
+        Self { shards, processors, told: format!("{shards} shards: {why}{place}"), lost: None }
     }
 
     /// A shard on each of the processors that are wanted and may be used, or so many shards on them in turn.
     fn each(wanted: &[usize], usable: &[usize], shards: Option<usize>) -> Self {
         let (own, lost): (Vec<_>, Vec<_>) = wanted.iter().partition(|cpu| usable.contains(cpu));
-        let lost = match Cpus::of(lost) {
-            Some(lost) => format!("; processors {lost} are not there, or lunet may not use them"),
-            None => String::new(),
-        };
+        let lost = Cpus::of(lost).map(|lost| {
+            format!("server.processors: lunet cannot use {lost} here, and has no shard there")
+        });
         let Some(list) = Cpus::of(own.clone()) else {
             let shards = shards.unwrap_or(usable.len().max(1));
-            let told = format!("{shards} shards, on no processors of their own{lost}");
-            return Self { shards, processors: Processors::Any, told };
+            let told = format!("{shards} shards, on no processors of their own");
+            return Self { shards, processors: Processors::Any, told, lost };
         };
         let shards = shards.unwrap_or(own.len());
-        let told =
-            format!("{shards} shards, each on one of the processors {list} as configured{lost}");
-        Self { shards, processors: Processors::Each(own), told }
+        let told = format!("{shards} shards, each on one of the processors {list} as configured");
+        Self { shards, processors: Processors::Each(own), told, lost }
     }
 }
 
@@ -419,14 +419,11 @@ mod tests {
         assert_eq!(place(&[1, 3], Some(4)).shards, 4);
         let lost = place(&[2, 3, 9], None);
         assert_eq!(lost.processors, Processors::Each(vec![2, 3]));
-        assert!(lost.told.ends_with("; processors 9 are not there, or lunet may not use them"));
+        assert!(lost.lost.is_some_and(|lost| lost.contains("cannot use 9 here")));
         let none = place(&[8, 9], None);
         assert_eq!((none.shards, &none.processors), (4, &Processors::Any));
-        assert!(
-            none.told.contains("on no processors of their own; processors 8-9"),
-            "{}",
-            none.told
-        );
+        assert!(none.told.contains("on no processors of their own"), "{}", none.told);
+        assert!(none.lost.is_some_and(|lost| lost.contains("8-9")));
     }
 
     #[test]

@@ -3,6 +3,7 @@
 use std::fmt;
 use std::io;
 use std::str::FromStr;
+use std::sync::OnceLock;
 
 use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
 
@@ -22,6 +23,30 @@ pub fn bind(processors: &[usize]) -> io::Result<()> {
         set.set(*cpu);
     }
     Ok(sched_setaffinity(None, &set)?)
+}
+
+/// Where threads of this process run that are not bound.
+static UNBOUND: OnceLock<CpuSet> = OnceLock::new();
+
+/// Binds the calling thread alone to these processors, if any is named: the threads that it starts [roam](roam).
+///
+/// # Errors
+/// One of them may not be used.
+pub fn bind_alone(processors: &[usize]) -> io::Result<()> {
+    if processors.is_empty() {
+        return Ok(());
+    }
+    if UNBOUND.get().is_none() {
+        let _ = UNBOUND.set(sched_getaffinity(None)?);
+    }
+    bind(processors)
+}
+
+/// Has the calling thread run wherever threads did before the first was [bound alone](bind_alone). Best effort.
+pub fn roam() {
+    if let Some(all) = UNBOUND.get() {
+        let _ = sched_setaffinity(None, all);
+    }
 }
 
 /// Starts something that stays on these processors, if any are named. The calling thread goes back to where it was.
@@ -130,6 +155,23 @@ impl Cpus {
 
 #[cfg(test)]
 mod tests {
+    #[test]
+    fn what_a_bound_thread_starts_is_not_bound() {
+        let before = super::sched_getaffinity(None).unwrap();
+        let one = super::Cpus::allowed().unwrap().numbers()[0];
+        let bound = move || {
+            super::bind_alone(&[one]).unwrap();
+            let own = super::Cpus::allowed().unwrap();
+            let (tell, told) = std::sync::mpsc::channel();
+            let child = move || tell.send(super::sched_getaffinity(None).unwrap()).unwrap();
+            crate::thread::spawn("child", child).unwrap();
+            (own, told.recv().unwrap())
+        };
+        let (own, of_child) = std::thread::spawn(bound).join().unwrap();
+        assert_eq!(own.numbers(), [one]);
+        assert_eq!(of_child, before);
+    }
+
     use super::*;
 
     #[test]

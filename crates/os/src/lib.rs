@@ -49,6 +49,10 @@ pub mod thread {
     /// The system has no thread to give.
     #[cfg(not(feature = "simulated"))]
     pub fn spawn(name: &str, work: impl FnOnce() + Send + 'static) -> io::Result<JoinHandle<()>> {
+        let work = || {
+            crate::cpus::roam();
+            work();
+        };
         std::thread::Builder::new().name(name.to_owned()).spawn(work)
     }
 

@@ -42,7 +42,11 @@ fn queue() -> Option<&'static Queue> {
         let queue: &'static Queue = Box::leak(Box::default());
         let thread = std::thread::Builder::new().name("lunet-close".into());
         // Never joined: it may hang in the storage below, and holds nothing that must be stable.
-        thread.spawn(|| queue.work()).is_ok().then_some(queue)
+        let work = || {
+            lunet_os::cpus::roam();
+            queue.work();
+        };
+        thread.spawn(work).is_ok().then_some(queue)
     })
 }
 

@@ -106,7 +106,11 @@ impl Pool {
         for number in 0..threads.max(1) {
             let shared = Arc::clone(&pool.shared);
             let name = format!("lunet-disk-{number}");
-            pool.threads.push(thread::Builder::new().name(name).spawn(move || work(&shared))?);
+            let work = move || {
+                lunet_os::cpus::roam();
+                work(&shared);
+            };
+            pool.threads.push(thread::Builder::new().name(name).spawn(work)?);
         }
         Ok(pool)
     }

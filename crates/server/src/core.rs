@@ -177,12 +177,13 @@ struct Candidate {
     connections: usize,
 }
 
-/// The shard with the fewest connections of those that answer, or the one that is near, if that has at most twice as many and three
-/// more. So the queues of a card may be uneven, and a queue that has all packets does not leave the other shards idle.
+/// The shard with the fewest connections of those that answer, or the one that is near, if that has at most twice as many and one
+/// more. So the queues of a card may be uneven, and a queue that has all packets leaves other shards idle only where there are few
+/// connections.
 fn choose(shards: impl Iterator<Item = Candidate> + Clone) -> usize {
     let rank = |one: &Candidate| (one.late, one.connections);
     let Some(fewest) = shards.clone().min_by_key(rank) else { return 0 };
-    let most = fewest.connections.saturating_mul(2).saturating_add(3);
+    let most = fewest.connections.saturating_mul(2).saturating_add(1);
     let near = shards.filter(|one| one.near && !one.late && one.connections <= most);
     near.min_by_key(rank).unwrap_or(fewest).shard
 }
@@ -278,9 +279,11 @@ mod tests {
     fn a_connection_goes_where_its_packets_arrive_while_that_is_fair() {
         assert_eq!(chosen(&[2, 1, 3], &[], &[]), 1, "nobody knows where they arrive");
         assert_eq!(chosen(&[2, 1, 3], &[2], &[]), 2);
-        assert_eq!(chosen(&[5, 1, 1], &[0], &[]), 0, "at most twice as many and three more");
-        assert_eq!(chosen(&[6, 1, 1], &[0], &[]), 1);
-        assert_eq!(chosen(&[6, 4, 1, 2], &[0, 1], &[]), 1, "of two on one processor");
+        assert_eq!(chosen(&[3, 1, 1], &[0], &[]), 0, "at most twice as many and one more");
+        assert_eq!(chosen(&[4, 1, 1], &[0], &[]), 1);
+        assert_eq!(chosen(&[1, 0], &[0], &[]), 0);
+        assert_eq!(chosen(&[2, 0], &[0], &[]), 1);
+        assert_eq!(chosen(&[4, 3, 1, 2], &[0, 1], &[]), 1, "of two on one processor");
         assert_eq!(chosen(&[0, 1, 1], &[0], &[0]), 1, "one that does not answer gets none");
         assert_eq!(chosen(&[7, 9], &[], &[0, 1]), 0, "if none answers, as ever");
     }

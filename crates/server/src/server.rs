@@ -16,7 +16,7 @@ use crate::change::{self, ApplyError, Committed, Prepared};
 use crate::core::Core;
 use crate::fleet::Member;
 use crate::front::{Front, FrontError};
-use crate::hosting::Portal;
+use crate::hosting::{Portal, Processors};
 use crate::inherited;
 use crate::mail::{Mail, Mailbox, Owed};
 use crate::monitor::Monitor;
@@ -193,7 +193,7 @@ impl<F: Front> Server<F> {
         for number in 0..count {
             let (ready, stands) = sync_channel(1);
             let (start, begin) = sync_channel::<Begin>(1);
-            // The first shard accepts; it hands connections to the one with the fewest.
+            // The first shard accepts; it hands connections to those that suit them.
             let own = (std::mem::take(&mut tcp), device_set.clone());
             let (core, ring) = (core.clone(), ring.clone());
             let (ends, verdict) = sync_channel(1);
@@ -538,7 +538,7 @@ fn shard_thread<F: Front>(
     (begin, ends): (&Receiver<Begin>, &SyncSender<bool>),
 ) {
     // In front of the first memory that the thread takes.
-    place_thread(core.limits.processors.of(number));
+    place_thread(&core.limits.processors, number);
     let ring = match Ring::new(config) {
         Ok(ring) => ring,
         Err(error) => {
@@ -593,10 +593,15 @@ fn shard_thread<F: Front>(
     }
 }
 
-/// Has this thread run on these processors, if any are named. Best effort: it serves wherever it is.
-fn place_thread(processors: &[usize]) {
-    if let Err(error) = lunet_os::cpus::bind(processors) {
-        tracing::debug!(%error, "the event loop could not be placed on its processors");
+/// Has the thread of a shard run where it is to run, and what it starts nearby, or anywhere. Best effort: it serves wherever it is.
+fn place_thread(processors: &Processors, shard: usize) {
+    let own = processors.of(shard);
+    let bound = match processors.are_apart() {
+        true => lunet_os::cpus::bind_alone(own),
+        false => lunet_os::cpus::bind(own),
+    };
+    if let Err(error) = bound {
+        tracing::warn!(shard, %error, "the event loop runs on other processors than it was to");
     }
 }
 

@@ -168,7 +168,11 @@ fn started_with(
     start.limits.change_wait = Duration::from_millis(300);
     let server = lunet_front_iscsi::start(start).unwrap();
     let [_, other] = Member::of([config.server.shards; 2]);
-    let manager = Manager::new(&options, (server.handle(), Arc::new(Second::new(other))), served);
+    let manager = Manager::new(
+        &options,
+        (server.handle(), Arc::new(Second::new(other, lunet_server::Processors::Any))),
+        served,
+    );
     (dir, server, manager, trap)
 }
 

@@ -299,7 +299,7 @@ impl<F: Front> Shard<F> {
         tracing::warn!(%error, unlogged, "a connection could not be accepted{next}");
     }
 
-    /// A connection came in: it goes to the shard with the fewest.
+    /// A connection came in: it goes to the shard that suits it.
     fn accepted(&mut self, portal: usize, socket: OwnedFd, peer: SocketAddr) {
         if self.front.world.portals.get(portal).is_none() {
             // It came before the portal was removed.
