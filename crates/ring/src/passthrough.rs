@@ -96,8 +96,7 @@ impl Namespace {
             return Err(Unpassable::OtherNumber { ours, theirs });
         }
         let len = 1 << self.shift;
-        let (by_command, by_block_layer) =
-            read_by_command(self, block, len).map_err(Unpassable::of)?;
+        let (by_command, by_block_layer) = read_by_command(self, block, len)?;
         if by_command != by_block_layer {
             return Err(Unpassable::OtherData);
         }
@@ -167,6 +166,9 @@ pub enum Unpassable {
     /// Not by this kernel.
     #[error("the kernel takes no NVMe commands by io_uring (Linux 5.19)")]
     Unknown,
+    /// No ring for them.
+    #[error("the kernel gives no ring for NVMe commands, which need io_uring and Linux 5.19 ({0})")]
+    NoRing(#[source] io::Error),
     /// Another error of the kernel.
     #[error(transparent)]
     Failed(io::Error),
@@ -177,7 +179,7 @@ pub enum Unpassable {
 
 impl Unpassable {
     /// From the end of a first command: a negative error number, or the drive's status.
-    fn of(result: i32) -> Self {
+    pub(crate) fn of(result: i32) -> Self {
         match -result {
             libc::EACCES | libc::EPERM => Self::Denied,
             libc::EOPNOTSUPP | libc::EINVAL | libc::ENOTTY | libc::ENOSYS => Self::Unknown,

@@ -65,6 +65,10 @@ impl DiskOp {
 pub(crate) const NO_PASSTHROUGH: &str =
     "volumes with passthrough go through the block layer like others";
 
+/// The same for those that were to be polled.
+pub(crate) const NO_POLLING: &str =
+    "drives of volumes with passthrough interrupt instead of being polled";
+
 enum Inner {
     Uring(Box<Uring>),
     Epoll(Box<Epoll>),
@@ -309,7 +313,7 @@ impl Ring {
 
     /// Has reads and writes of a block device go to its NVMe namespace as commands, past the block layer, as far as they fit
     /// into one; everything else on the file stays as it is. A command that fails is done again by the block device, and what
-    /// that answers counts. False if the loop has no [ring](Config::passthrough) for that: then nothing has changed.
+    /// that answers counts. False if the loop has no [ring](Config::passthrough) for that, or no place in its table: then nothing has changed.
     pub fn pass_through(&mut self, id: FileId, namespace: &Namespace) -> bool {
         match &mut self.inner {
             Inner::Uring(driver) => driver.pass_through(id, namespace),

@@ -172,12 +172,20 @@ pub struct Treatment {
     pub(crate) fixed_buffers: bool,
     /// Its operations begin on a worker of the kernel: the submitting thread might sleep in them.
     pub(crate) by_worker: bool,
+    /// A device is waited for, and not the page cache.
+    pub(crate) direct: bool,
 }
 
 impl Treatment {
     /// Asks the file system of an open file, which may hang: not on the thread of an event loop.
     pub fn of(file: &File) -> Self {
         treatment(file.as_raw_fd())
+    }
+
+    /// For a file that is used with `O_DIRECT`: what is to be done is given to its device soon, while other work is left.
+    #[must_use]
+    pub const fn direct(self, direct: bool) -> Self {
+        Self { direct, ..self }
     }
 }
 
@@ -186,7 +194,7 @@ fn treatment(fd: RawFd) -> Treatment {
     // SAFETY: the kernel writes one `statfs`; the caller owns the descriptor.
     if unsafe { libc::fstatfs(fd, found.as_mut_ptr()) } != 0 {
         // What cannot be asked is not trusted.
-        return Treatment { fixed_buffers: false, by_worker: true };
+        return Treatment { fixed_buffers: false, by_worker: true, direct: false };
     }
     // SAFETY: the kernel has filled it.
     let found = unsafe { found.assume_init() };
@@ -205,7 +213,7 @@ const fn kind_treatment(kind: i64) -> Treatment {
     const OVERLAY: i64 = 0x794C_7630;
     const FUSE: i64 = 0x6573_5546;
     let fixed_buffers = !matches!(kind, ZFS | OVERLAY);
-    Treatment { fixed_buffers, by_worker: matches!(kind, FUSE) }
+    Treatment { fixed_buffers, by_worker: matches!(kind, FUSE), direct: false }
 }
 
 /// Lets the calling thread sleep for microseconds: by default the kernel adds up to 50.
@@ -221,7 +229,7 @@ mod tests {
     #[test]
     fn registered_buffers_are_kept_from_zfs_and_fuse_is_left_to_workers() {
         let of = |kind| {
-            let Treatment { fixed_buffers, by_worker } = kind_treatment(kind);
+            let Treatment { fixed_buffers, by_worker, .. } = kind_treatment(kind);
             (fixed_buffers, by_worker)
         };
         // As `stat -f` names them: zfs, overlayfs; fuseblk; ext4, xfs, btrfs, tmpfs.
@@ -233,9 +241,9 @@ mod tests {
             assert_eq!(of(kind), (true, false), "{kind:x}");
         }
         let memory = std::fs::File::open("/proc/self/maps").expect("procfs");
-        let sound = Treatment { fixed_buffers: true, by_worker: false };
+        let sound = Treatment { fixed_buffers: true, by_worker: false, direct: false };
         assert_eq!(treatment(memory.as_raw_fd()), sound);
-        let unknown = Treatment { fixed_buffers: false, by_worker: true };
+        let unknown = Treatment { fixed_buffers: false, by_worker: true, direct: false };
         assert_eq!(treatment(-1), unknown, "what cannot be asked is not trusted");
     }
 }

@@ -44,7 +44,7 @@ pub const fn parse_disk_token(token: Token) -> Option<IoToken> {
 
 /// How the channels get at the storage.
 pub(crate) enum Handle {
-    /// All use the same open file. For a block device: it is claimed by this open file alone, and
+    /// All use the same open file, with O_DIRECT. For a block device: it is claimed by this open file alone, and
     /// the kernel lets no other one zero ranges.
     Shared(Arc<File>),
     /// Each opens the file anew. The kernel reports a failed write-back once for each open file,
@@ -110,7 +110,11 @@ impl Disk {
             mapped_reads: false,
             alignment: known.alignment,
         };
-        let treatment = Treatment::of(handle.file());
+        let direct = match handle {
+            Handle::Shared(_) => true,
+            Handle::Reopened { direct, .. } => direct,
+        };
+        let treatment = Treatment::of(handle.file()).direct(direct);
         let (handle, ready) = (DropElsewhere::new(handle), DropElsewhere::new(Mutex::default()));
         let (place, notes) = (DropElsewhere::new(None), Vec::new());
         Self { caps, able, handle, treatment, passing: None, ready, place, notes }
@@ -199,7 +203,7 @@ impl Backend<Payload, Ring> for Disk {
         let errno = |e: io::Error| e.raw_os_error().unwrap_or(Errno::IO.raw_os_error());
         let file = io.add_file(self.channel_file().map_err(errno)?, self.treatment);
         if let Some(passing) = &self.passing {
-            // A loop without a ring for commands has said so.
+            // A loop without a ring for commands has said so, and one whose table is full takes what it has.
             io.pass_through(file, &passing.namespace);
         }
         let mut channel = DiskChannel { number, file, machine: Machine::new(self.able) };

@@ -19,8 +19,9 @@ use crate::{Buf, DropElsewhere, Event, FileId, Token};
 /// Workers of a ring that has files whose operations may sleep.
 const MOST_WORKERS: u32 = 1024;
 
-/// So many operations on files are submitted at once. If all waited for the end of an iteration, the storage would have nothing to do
-/// while commands are received and answered, and the loop nothing while the storage works. Fewer at a time cost more calls.
+/// So many operations on files with `O_DIRECT` are submitted at once. If all waited for the end of an iteration, the storage would have
+/// nothing to do while commands are received and answered, and the loop nothing while the storage works. Fewer at a time cost
+/// more calls; of a file in the page cache nothing is gained, as the operations end while they are submitted.
 const SOON: u32 = 8;
 
 /// A file in use. The handle refers to it, so it stays open as long.
@@ -45,7 +46,7 @@ pub(super) struct Disk {
     pub(super) file: u32,
     /// What is to be done, while it is an NVMe command: if that fails it is done by the block device.
     pub(super) command: Option<DiskOp>,
-    /// Nobody waits for it any more: a command that fails is not done again.
+    /// Nobody waits for it any more: a read by a command that fails is not done again.
     pub(super) cancelled: bool,
 }
 
@@ -119,11 +120,12 @@ impl Uring {
             return self.help(id, fd, Call::Discard([offset, len]), token);
         }
         file.in_flight += 1;
+        let direct = file.treatment.direct;
         let index = self.disks.insert(Disk::new(token, buf, id)) as u32;
         if !self.begin_command(index, &op) {
             self.begin(index, &op);
         }
-        self.queued += 1;
+        self.queued += u32::from(direct);
         if self.queued == SOON {
             self.submit_now();
         }
@@ -268,7 +270,7 @@ mod tests {
         let Some((_arena, mut uring)) = ring() else { return };
         let file = Arc::new(tempfile::tempfile().expect("a temporary file"));
         for by_worker in [true, false] {
-            let treatment = Treatment { fixed_buffers: false, by_worker };
+            let treatment = Treatment { fixed_buffers: false, by_worker, direct: false };
             let id = uring.add_file(Arc::clone(&file), treatment);
             let told = uring.files.get_mut(id.0).map(|open| open.treatment);
             assert_eq!(told, Some(treatment));

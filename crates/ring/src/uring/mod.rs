@@ -42,7 +42,7 @@ pub(crate) struct Uring {
     watches: Slots<Watch>,
     files: Slots<OpenFile>,
     disks: Slab<Disk>,
-    /// Operations on files that were queued since the kernel was last called.
+    /// Operations on files with `O_DIRECT` that were queued since the kernel was last called.
     queued: u32,
     /// Chains that the kernel still refers to after their sends.
     holds: Holds,
@@ -165,7 +165,8 @@ impl Uring {
             self.polling.ended(1);
             return Ok(());
         }
-        let mut left = if found { Some(Duration::ZERO) } else { timeout };
+        let rest = deadline.map(|at| at.saturating_duration_since(Instant::now())).or(timeout);
+        let mut left = if found { Some(Duration::ZERO) } else { rest };
         loop {
             for due in self.retry_accept.into_iter().chain(self.holds.look_at) {
                 let pause = due.saturating_duration_since(Instant::now());

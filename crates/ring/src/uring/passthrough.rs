@@ -24,8 +24,10 @@ use super::queue::{Done, Handle, Kind, Queue};
 use super::setup::{CommandSetup, setup_commands};
 use super::tables::{Parts, Places};
 use crate::passthrough::{Ended, NVME_URING_CMD_IO, TRIES};
-use crate::ring::{DiskOp, NO_PASSTHROUGH};
-use crate::{Arena, Buf, Config, Counters, Event, FileId, Namespace, Passthrough, PollSource};
+use crate::ring::{DiskOp, NO_PASSTHROUGH, NO_POLLING};
+use crate::{
+    Arena, Buf, Config, Counters, Event, FileId, Namespace, Passthrough, PollSource, Unpassable,
+};
 
 /// Entries of a submission queue at most.
 const ENTRIES: u32 = 256;
@@ -169,9 +171,8 @@ impl Commands {
             }
             let made = CommandRing::new(config, polled, arena);
             made.inspect_err(|error| {
-                notes.push(format!(
-                    "{NO_PASSTHROUGH}: the kernel has no ring for NVMe commands (Linux 5.19): {error}"
-                ));
+                let what = if polled { NO_POLLING } else { NO_PASSTHROUGH };
+                notes.push(format!("{what}: the kernel gives no ring for NVMe commands ({error})"));
             })
             .ok()
         };
@@ -399,26 +400,25 @@ impl Uring {
     }
 }
 
-/// Reads the start of a namespace by a command, and then by its block device. Waits for the drive. The error is that of a
-/// completion: a negative error number, or the drive's status.
+/// Reads the start of a namespace by a command, and then by its block device. Waits for the drive.
 pub(crate) fn read_by_command(
     namespace: &Namespace,
     block: &File,
     len: usize,
-) -> Result<(Vec<u8>, Vec<u8>), i32> {
-    let failed = |error: io::Error| -error.raw_os_error().unwrap_or(libc::EIO);
+) -> Result<(Vec<u8>, Vec<u8>), Unpassable> {
     let config = Config { entries: 8, ..Config::default() };
-    let arena = Arena::new(len).map_err(failed)?;
-    let mut buf = arena.alloc(len).ok_or(-libc::ENOMEM)?;
+    let arena = Arena::new(len).map_err(Unpassable::Failed)?;
+    let mut buf = arena.alloc(len).ok_or_else(|| Unpassable::of(-libc::ENOMEM))?;
     // Not what a block may well be: whoever moves no data is not to be taken for an empty drive.
     buf[..len].chunks_mut(8).zip(0_u64..).for_each(|(piece, number)| {
         let word = (number ^ 0x6C75_6E65_7420_3F3F).wrapping_mul(0x9E37_79B9_7F4A_7C15);
         piece.copy_from_slice(&word.to_ne_bytes()[..piece.len()]);
     });
     let polled = namespace.how == Passthrough::Polled;
-    let mut ring = CommandRing::new(&config, polled, None).map_err(failed)?;
+    let mut ring = CommandRing::new(&config, polled, None).map_err(Unpassable::NoRing)?;
     let op = DiskOp::Read { offset: 0, len };
-    let command = namespace.command(&op, buf.start().as_ptr()).ok_or(-libc::EINVAL)?;
+    let command = namespace.command(&op, buf.start().as_ptr());
+    let command = command.ok_or_else(|| Unpassable::of(-libc::EINVAL))?;
     let device = Handle::Fd(namespace.device.as_raw_fd());
     ring.push(&arena, 0, device, &buf, command.bytes());
     let mut done = Vec::new();
@@ -427,16 +427,16 @@ pub(crate) fn read_by_command(
         if let Err(error) = ring.queue.enter(None) {
             // The kernel may still write: better to lose the memory than to reuse it.
             std::mem::forget(buf);
-            return Err(failed(error));
+            return Err(Unpassable::Failed(error));
         }
         ring.queue.fetch(&mut done);
     }
     match done[0].result {
         0 => {}
-        result => return Err(result),
+        result => return Err(Unpassable::of(result)),
     }
     let by_command = buf[..len].to_vec();
-    block.read_exact_at(&mut buf[..len], 0).map_err(failed)?;
+    block.read_exact_at(&mut buf[..len], 0).map_err(Unpassable::Failed)?;
     Ok((by_command, buf[..len].to_vec()))
 }
 
@@ -473,7 +473,7 @@ mod tests {
         block.write_all_at(&[7; 512], 0).expect("room");
         match read_by_command(&namespace, &block, 512) {
             Ok((by_command, by_block_layer)) => assert_ne!(by_command, by_block_layer),
-            Err(errno) => eprintln!("SKIPPED: no such commands here ({errno})"),
+            Err(why) => eprintln!("SKIPPED: no such commands here: {why}"),
         }
     }
 

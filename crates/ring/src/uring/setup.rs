@@ -13,7 +13,7 @@ use crate::{Arena, Config};
 const MAX_FIXED_FILES: u32 = 4096;
 
 /// The same in rings for NVMe commands, where each namespace has two.
-const COMMAND_FILES: u32 = 512;
+const COMMAND_FILES: u32 = 4096;
 
 /// `IORING_UNREGISTER_FILES` and `IORING_REGISTER_FILES_UPDATE` of linux/io_uring.h: the only registrations once a ring
 /// is in use, but for the next two.
