@@ -156,7 +156,7 @@ pub(crate) fn claim_both(
     Ok((Claimed::of(device)?, generic))
 }
 
-fn is_busy(error: &io::Error) -> bool {
+pub(crate) fn is_busy(error: &io::Error) -> bool {
     Errno::from_io_error(error) == Some(Errno::BUSY)
 }
 

@@ -84,7 +84,7 @@ pub enum OpenError {
     Locked { path: PathBuf },
     #[error(
         "{path}: the device is in use (mounted, part of another volume, or open in another \
-         lunet): release it first"
+         lunet, perhaps one that was killed and has commands at the drive): release it first"
     )]
     InUse { path: PathBuf },
     #[error("{path}: it is {kind}, not a regular file: {advice}")]

@@ -1,10 +1,11 @@
 //! Finds the way past the block layer to an NVMe namespace.
 
-use std::fs::{self, File, Metadata, OpenOptions};
+use std::fs::{File, Metadata, OpenOptions};
 use std::io;
 use std::os::unix::fs::{FileTypeExt, MetadataExt};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use lunet_ring::{Namespace, Passthrough, Unpassable};
 use rustix::fs::{ioctl_blksszget, major, minor};
@@ -22,6 +23,8 @@ pub(crate) struct Passing {
     pub namespace: Namespace,
     nvme: Nvme,
     sys: PathBuf,
+    /// The last look has found no namespace. What was missing may have been a descriptor to read with: the next one decides.
+    missed: Arc<AtomicBool>,
 }
 
 impl Passing {
@@ -42,21 +45,19 @@ impl Passing {
         // Where nobody knows, nothing is said.
         let number = device.metadata().ok()?.rdev();
         let (major, minor) = (major(number), minor(number));
-        let found = sysfs::nvme(&self.sys, major, minor);
-        // What was missing may have been a descriptor to read it with.
-        if let Err(error) = fs::read_dir(self.sys.join(format!("dev/block/{major}:{minor}"))) {
-            if error.kind() != io::ErrorKind::NotFound {
-                return None;
+        match sysfs::nvme(&self.sys, major, minor) {
+            Ok(now) if now.takes_what_was_made_for(&self.nvme) => {
+                self.missed.store(false, Ordering::Relaxed);
             }
-        }
-        match found {
-            Ok(now) if now.takes_what_was_made_for(&self.nvme) => {}
             Ok(_) => {
                 return Some(
                     "the namespace, or what it takes in one command, has changed".to_owned(),
                 );
             }
-            Err(why) => return Some(format!("{why}, which has changed")),
+            Err(why) => {
+                let again = self.missed.swap(true, Ordering::Relaxed);
+                return again.then(|| format!("{why}, which has changed"));
+            }
         }
         let (block, was) = (ioctl_blksszget(device).ok()?, self.namespace.block());
         (block != was).then(|| format!("its blocks have {block} bytes, and no longer {was},"))
@@ -121,6 +122,7 @@ fn claim(
     };
     match device::claim_both(spec, path, open) {
         Ok((claimed, generic)) => Ok((claimed, Some(Ok(generic)))),
+        Err(error) if device::is_busy(&error) => Err(OpenError::InUse { path: path.to_path_buf() }),
         Err(error) => Ok((device::claim(spec, path)?, Some(Err(error)))),
     }
 }
@@ -158,7 +160,7 @@ fn passing(
         Some(namespace) => namespace,
         None => check(&nvme, &claimed.device, &generic, Passthrough::Interrupt)?,
     };
-    Ok(Passing { namespace, nvme, sys: sys.to_path_buf() })
+    Ok(Passing { namespace, nvme, sys: sys.to_path_buf(), missed: Arc::default() })
 }
 
 /// Why commands to a drive cannot be polled for; `None` if they can.
@@ -260,8 +262,10 @@ mod tests {
         let device = tempfile::tempfile().unwrap();
         let generic = Arc::new(File::open("/dev/null").unwrap());
         let namespace = Namespace::new(generic, 1, 512, 4096, Passthrough::Interrupt);
-        let passing =
-            Passing { namespace: namespace.clone(), nvme, sys: root.path().to_path_buf() };
+        let sys = root.path().to_path_buf();
+        let missed = Arc::default();
+        let passing = Passing { namespace: namespace.clone(), nvme, sys, missed };
+        assert!(passing.look(&device).is_none() && !namespace.is_left(), "it may be a shortage");
         let why = passing.look(&device).unwrap();
         assert!(why.contains("not a whole NVMe namespace"), "{why}");
         assert!(namespace.is_left() && passing.look(&device).is_none(), "it is said once");
