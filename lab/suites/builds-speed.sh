@@ -12,14 +12,15 @@ ADDRESS=192.0.2.1
 SIZE=64
 RUNTIME=2
 ROUNDS=1
-[ "$LAB_ROUNDS" -le 5 ] || RUNTIME=3 ROUNDS=$LAB_ROUNDS
+[ "$LAB_ROUNDS" -le 5 ] || ROUNDS=$LAB_ROUNDS
 TRANSPORTS="rdma iser tcp iscsi"
 # Blocks and direction, and the number of requests at a time.
 LOADS="4k-read:1 4k-read:32 4k-write:32 128k-read:16 128k-write:16"
 
 suite_setup() {
     [ -x /run/programs/lunet-before ] || { echo "there is no program lunet-before to compare with"; return 1; }
-    modprobe ib_iser
+    modprobe nvme-core multipath=N
+    modprobe -a ib_iser nvme-tcp nvme-rdma
     rdma_network $ADDRESS/24
 }
 
