@@ -127,6 +127,7 @@ test_a_server_that_is_killed_comes_back_to_its_drive() {
 }
 
 # A volume that cannot have it is served all the same, and the log says why.
+# long
 test_what_takes_no_commands_goes_through_the_block_layer() {
     lunet_only
     formatted 1 512
