@@ -387,6 +387,7 @@ load_was_not_disturbed() {
 }
 
 # Memory that is not the host's is neither read nor written, and only the connection that named it ends.
+# long
 test_wrong_keys_end_their_connection_alone() {
     served_with_a_load
     raw wrong-key
