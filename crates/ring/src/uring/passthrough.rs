@@ -278,7 +278,7 @@ impl Uring {
         let Some(ring) = self.commands.ring(how) else { return false };
         let submitter = ring.queue.submitter();
         let claim = ring.places.register(&submitter, file.fd());
-        if claim == Handle::Fd(file.fd()) {
+        if matches!(claim, Handle::Fd(_)) {
             return false;
         }
         let handle = ring.places.register(&submitter, namespace.device.as_raw_fd());
