@@ -106,19 +106,21 @@ pub(crate) fn find(spec: &VolumeSpec, path: &Path, sys: &Path) -> Result<Found, 
     }
 }
 
-/// Claims a device. Where the generic character device beside it is for the [opener](device::open_devices_with) alone, that claims the
-/// device and hands out both, or an error of its own; nothing is given up for that which others could take meanwhile.
+/// Claims a device, and opens the generic character device beside it if there is one. Where that is for the
+/// [opener](device::open_devices_with) alone, it claims the device and hands out both, or an error of its own; nothing is given
+/// up for that which others could take meanwhile.
 fn claim(
     spec: &VolumeSpec,
     path: &Path,
     sys: &Path,
 ) -> Result<(Claimed, Option<io::Result<File>>), OpenError> {
     let number = device::find(path)?.rdev();
-    let tried = sysfs::nvme(sys, major(number), minor(number))
-        .map(|nvme| open_as_found(&nvme, !spec.read_only).map(drop));
-    let denied = matches!(tried, Ok(Err(error)) if error.kind() == io::ErrorKind::PermissionDenied);
+    let nvme = sysfs::nvme(sys, major(number), minor(number)).ok();
+    let tried = nvme.map(|nvme| open_as_found(&nvme, !spec.read_only));
+    let denied =
+        matches!(&tried, Some(Err(error)) if error.kind() == io::ErrorKind::PermissionDenied);
     let Some(open) = device::opener().filter(|_| denied) else {
-        return Ok((device::claim(spec, path)?, None));
+        return Ok((device::claim(spec, path)?, tried));
     };
     match device::claim_both(spec, path, open) {
         Ok((claimed, generic)) => Ok((claimed, Some(Ok(generic)))),
@@ -127,8 +129,8 @@ fn claim(
     }
 }
 
-/// The namespace of a device that is claimed. `generic` is what the opener gave, if it was asked. Says why the drive interrupts if it was to
-/// be polled.
+/// The namespace of a device that is claimed, whose generic character device was opened if the path led to a namespace then. Says why the
+/// drive interrupts if it was to be polled.
 fn passing(
     spec: &VolumeSpec,
     sys: &Path,
@@ -145,20 +147,19 @@ fn passing(
     let generic =
         generic.map_err(|error| Unpassed::Generic { generic: nvme.generic.clone(), error })?;
     let generic = Arc::new(generic);
+    let by = |how| check(&nvme, &claimed.device, &generic, how);
     let polled = match (wanted, no_polling(&nvme)) {
         (Passthrough::Interrupt, _) => None,
-        (Passthrough::Polled, Some(why)) => {
-            say(&format!("{why}, so the drive interrupts instead"));
-            None
-        }
-        (how @ Passthrough::Polled, None) => {
-            let tried = check(&nvme, &claimed.device, &generic, how);
-            tried.inspect_err(|why| say(&format!("{why}, so the drive interrupts instead"))).ok()
-        }
+        (Passthrough::Polled, Some(why)) => Some(Err(Unpassed::Namespace(why))),
+        (Passthrough::Polled, None) => Some(by(wanted)),
     };
     let namespace = match polled {
-        Some(namespace) => namespace,
-        None => check(&nvme, &claimed.device, &generic, Passthrough::Interrupt)?,
+        Some(Ok(namespace)) => namespace,
+        Some(Err(why)) => {
+            say(&format!("{why}, so the drive interrupts instead"));
+            by(Passthrough::Interrupt)?
+        }
+        None => by(Passthrough::Interrupt)?,
     };
     Ok(Passing { namespace, nvme, sys: sys.to_path_buf(), missed: Arc::default() })
 }
