@@ -522,7 +522,7 @@ fn jobs_run_on_the_machine_of_the_server() -> Result<()> {
     both.args(["doctor", "--json", "--peer", &there.url]).arg("--token-file").arg(&there.token);
     both.args(["--server-fingerprint", &there.fingerprint, "--root"]);
     both.arg(
-        Path::new(env!("CARGO_MANIFEST_DIR")).join("../measure/host/tests/machines/truenas-24.10"),
+        Path::new(env!("CARGO_MANIFEST_DIR")).join("../tools/host/tests/machines/truenas-24.10"),
     );
     let both = run(&mut both, PATIENCE)?;
     ensure!([Some(0), Some(1)].contains(&code(&both)), "{}", both.describe());

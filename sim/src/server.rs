@@ -8,11 +8,11 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::{Context, Result};
-use lunet::control::{Asker, Source};
-use lunet::plan::{self, Options};
-use lunet::running::Opened;
 use lunet_api::{Answer, Request};
 use lunet_backends::{FileSpec, Storage, VolumeSpec, open};
+use lunet_daemon::control::{Asker, Source};
+use lunet_daemon::plan::{self, Options};
+use lunet_daemon::running::Opened;
 use lunet_front_iscsi::{Config, Layout, LogicalUnit, Server, TargetEntry, VolumeEntry};
 use lunet_front_nvme::{Hosts, SubsystemEntry};
 use lunet_iscsi::target::Options as IscsiOptions;

@@ -32,7 +32,7 @@ fn prose(text: &str) -> impl Iterator<Item = &str> {
 
 /// Whether a word in backticks is a path of the repository. Capitals stand for something else, `fuzz/seeds/TARGET/`.
 fn is_path(word: &str) -> bool {
-    let folders = ["crates/", "measure/", "tests/", "lab/", "xtask/", "fuzz/", "docs/", "scripts/"];
+    let folders = ["crates/", "tools/", "tests/", "lab/", "xtask/", "fuzz/", "docs/", "scripts/"];
     let path = word.contains("/src/") || folders.iter().any(|folder| word.starts_with(folder));
     path && !word.contains([' ', '*']) && !word.contains("TARGET")
 }
@@ -172,7 +172,7 @@ fn pages_count_the_checks_of_the_doctor() {
 /// Programs, units and scripts send people to pages that are there.
 #[test]
 fn pages_that_sources_name_exist() {
-    let folders = ["crates", "measure", "packaging", "lab", "xtask", "web/src"];
+    let folders = ["crates", "tools", "packaging", "lab", "xtask", "web/src"];
     let (mut wrong, mut seen) = (Vec::new(), 0);
     for file in files_below(folders.map(|folder| root().join(folder)).to_vec()) {
         let Ok(text) = fs::read_to_string(&file) else { continue };

@@ -10,7 +10,7 @@ export const now = () => Math.floor(Date.now() / 1000);
 
 /** The facts of one of the machines that the tuner's tests use. */
 export function facts() {
-  const machine = join(here, "../../measure/host/tests/machines/truenas-23.10/facts.json");
+  const machine = join(here, "../../tools/host/tests/machines/truenas-23.10/facts.json");
   return JSON.parse(readFileSync(machine, "utf8"));
 }
 

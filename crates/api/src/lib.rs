@@ -16,6 +16,7 @@ mod change;
 mod error;
 mod event;
 mod group;
+pub mod line;
 mod part;
 pub mod rates;
 mod request;

@@ -12,12 +12,14 @@
 pub mod cpus;
 pub mod fs;
 pub mod process;
+pub mod program;
 #[cfg(feature = "simulated")]
 pub mod simulated;
 #[cfg(feature = "simulated")]
 mod simulated_fs;
 #[cfg(feature = "simulated")]
 mod simulated_sync;
+pub mod systemd;
 
 /// Locks, and queues between threads.
 pub mod sync {

@@ -1,8 +1,8 @@
 //! Any text as a configuration.
 use std::path::Path;
 
-use lunet::config::edit::{Editor, size};
-use lunet::config::{Config, Shared, check, check_with, placed, summary};
+use lunet_config::edit::{Editor, size};
+use lunet_config::{Config, Shared, check, check_with, placed, summary};
 use zeroize::Zeroizing;
 
 /// A gateway of a group that shares its volumes and its target.

@@ -7,7 +7,7 @@ use lunet_host::source::Tree;
 
 /// To compute a machine of more drives takes longer than a run has.
 const DRIVES: u64 = 500;
-const TREE: &str = include_str!("../../../measure/host/tests/machines/recipe/tree.txt");
+const TREE: &str = include_str!("../../../tools/host/tests/machines/recipe/tree.txt");
 
 static RECIPE: LazyLock<Facts> =
     LazyLock::new(|| facts(&Tree::parse(TREE).expect("it is a machine")));

@@ -358,7 +358,7 @@ export interface Ceilings {
   binds_one_session: string | null;
 }
 
-/** What a rule sets: each kind that `measure/host/src/rules/setting.rs` has, which a test there compares. */
+/** What a rule sets: each kind that `tools/host/src/rules/setting.rs` has, which a test there compares. */
 export type Setting =
   | { kind: "sysctl"; name: string }
   | { kind: "module"; module: string; name: string }
