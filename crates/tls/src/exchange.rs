@@ -2,9 +2,10 @@
 //! handshake hands it out as a [`Job`].
 
 use alloc::vec::Vec;
+use curve25519_dalek::montgomery::MontgomeryPoint;
+use curve25519_dalek::traits::IsIdentity;
 use p256::elliptic_curve::point::AffineCoordinates;
 use p256::elliptic_curve::sec1::ToEncodedPoint;
-use x25519_dalek::{PublicKey, StaticSecret};
 use zeroize::Zeroizing;
 
 use crate::Random;
@@ -67,8 +68,7 @@ impl Private {
     pub(crate) fn public(&self) -> Result<Vec<u8>, Error> {
         match self.group {
             Group::X25519 => {
-                let secret = StaticSecret::from(*self.secret);
-                Ok(PublicKey::from(&secret).as_bytes().to_vec())
+                Ok(MontgomeryPoint::mul_base_clamped(*self.secret).to_bytes().to_vec())
             }
             Group::Secp256r1 => {
                 let public = self.p256()?.public_key();
@@ -87,10 +87,9 @@ impl Private {
         match self.group {
             Group::X25519 => {
                 let theirs: [u8; 32] = public.try_into().map_err(|_| WRONG)?;
-                let secret = StaticSecret::from(*self.secret);
-                let shared = secret.diffie_hellman(&PublicKey::from(theirs));
+                let shared = Zeroizing::new(MontgomeryPoint(theirs).mul_clamped(*self.secret));
                 // Zero for a point of small order (RFC 8446 section 7.4.2).
-                let usable = shared.was_contributory();
+                let usable = !shared.is_identity();
                 usable.then(|| Zeroizing::new(shared.as_bytes().to_vec())).ok_or(WRONG)
             }
             Group::Secp256r1 => {

@@ -1,14 +1,12 @@
 //! Protected records (RFC 8446 section 5). After the handshake the kernel makes and opens them; where it does not, as in
 //! tests, these do.
 
-use aes_gcm::aead::{AeadInOut, KeyInit};
-use aes_gcm::{Aes128Gcm, Aes256Gcm, Nonce};
-use alloc::boxed::Box;
 use alloc::vec::Vec;
+use ring::aead::{AES_128_GCM, AES_256_GCM, Aad, LessSafeKey, Nonce, UnboundKey};
 
 use crate::error::Error;
 use crate::suite::Suite;
-use crate::traffic::{IV, TrafficKey};
+use crate::traffic::TrafficKey;
 
 /// Bytes of a record's header.
 pub const HEADER: usize = 5;
@@ -42,58 +40,49 @@ pub(crate) fn plain(out: &mut Vec<u8>, kind: u8, content: &[u8]) {
     out.extend_from_slice(content);
 }
 
-enum Cipher {
-    Aes128(Box<Aes128Gcm>),
-    Aes256(Box<Aes256Gcm>),
-}
-
-/// A key that is at work.
+/// A traffic key ready for use.
+///
+/// ring does not zeroize the expanded key on drop. A handshake expands its own keys, which protect EncryptedExtensions and
+/// Finished but no secret, and an application key only for the alert that ends it. The kernel expands the keys of the data.
 struct Keyed {
-    cipher: Option<Cipher>,
+    /// `None` if the key does not have the length of its suite.
+    cipher: Option<LessSafeKey>,
     key: TrafficKey,
 }
 
 impl Keyed {
     fn new(key: TrafficKey) -> Self {
-        // A key has the length that its suite says.
-        let cipher = match key.suite {
-            Suite::Aes128GcmSha256 => {
-                Aes128Gcm::new_from_slice(&key.key).map(Box::new).map(Cipher::Aes128)
-            }
-            Suite::Aes256GcmSha384 => {
-                Aes256Gcm::new_from_slice(&key.key).map(Box::new).map(Cipher::Aes256)
-            }
+        let algorithm = match key.suite {
+            Suite::Aes128GcmSha256 => &AES_128_GCM,
+            Suite::Aes256GcmSha384 => &AES_256_GCM,
         };
+        let cipher = UnboundKey::new(algorithm, &key.key).map(LessSafeKey::new);
         Self { cipher: cipher.ok(), key }
     }
 
     /// The nonce of the next record.
-    fn nonce(&mut self) -> [u8; IV] {
+    fn nonce(&mut self) -> Nonce {
         let mut nonce = *self.key.iv;
         let number = self.key.sequence.to_be_bytes();
         nonce[4..].iter_mut().zip(number).for_each(|(byte, number)| *byte ^= number);
         self.key.sequence += 1;
-        nonce
+        Nonce::assume_unique_for_key(nonce)
     }
 
     fn protect(&mut self, header: &[u8], content: &mut Vec<u8>) -> Result<(), Error> {
-        let nonce = Nonce::from(self.nonce());
-        let done = match &self.cipher {
-            Some(Cipher::Aes128(cipher)) => cipher.encrypt_in_place(&nonce, header, content),
-            Some(Cipher::Aes256(cipher)) => cipher.encrypt_in_place(&nonce, header, content),
-            None => return Err(Error::BadRecord),
-        };
-        done.map_err(|_| Error::BadRecord)
+        let nonce = self.nonce();
+        let cipher = self.cipher.as_ref().ok_or(Error::BadRecord)?;
+        let sealed = cipher.seal_in_place_append_tag(nonce, Aad::from(header), content);
+        sealed.map_err(|_| Error::BadRecord)
     }
 
     fn open(&mut self, header: &[u8], content: &mut Vec<u8>) -> Result<(), Error> {
-        let nonce = Nonce::from(self.nonce());
-        let done = match &self.cipher {
-            Some(Cipher::Aes128(cipher)) => cipher.decrypt_in_place(&nonce, header, content),
-            Some(Cipher::Aes256(cipher)) => cipher.decrypt_in_place(&nonce, header, content),
-            None => return Err(Error::BadRecord),
-        };
-        done.map_err(|_| Error::BadRecord)
+        let nonce = self.nonce();
+        let cipher = self.cipher.as_ref().ok_or(Error::BadRecord)?;
+        let opened = cipher.open_in_place(nonce, Aad::from(header), content);
+        let len = opened.map_err(|_| Error::BadRecord)?.len();
+        content.truncate(len);
+        Ok(())
     }
 }
 

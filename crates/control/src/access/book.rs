@@ -4,7 +4,8 @@ use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::OnceLock;
 
-use argon2::password_hash::{PasswordHash, PasswordHasher, PasswordVerifier, SaltString};
+use argon2::password_hash::phc::PasswordHash;
+use argon2::password_hash::{PasswordHasher, PasswordVerifier};
 use argon2::{Algorithm, Argon2, Params, Version};
 use lunet_api::{Code, Error};
 use lunet_files::{self as files, ReadError, Unreplaced};
@@ -116,8 +117,7 @@ pub(super) fn hash(password: &str) -> Result<String, Problem> {
     }
     let mut salt = [0; 16];
     lunet_os::random::fill(&mut salt).map_err(|error| failed(error.to_string()))?;
-    let salt = SaltString::encode_b64(&salt).map_err(|error| failed(error.to_string()))?;
-    let hash = argon().hash_password(password.as_bytes(), &salt);
+    let hash = argon().hash_password_with_salt(password.as_bytes(), &salt);
     hash.map(|hash| hash.to_string()).map_err(|error| failed(error.to_string()))
 }
 
@@ -174,5 +174,34 @@ impl Store {
         let mode = files::Mode::Exactly(0o600);
         let failed = |error| BookError::Write { path: path.clone(), error };
         files::replace_as(path, &text, mode).map_err(failed)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn account(hash: &str) -> Account {
+        let (id, name) = ("0".into(), "admin".into());
+        Account { id, name, role: Role::Administrator, hash: hash.into(), created: 0 }
+    }
+
+    /// A hash that argon2 0.5.3 made.
+    #[test]
+    fn hashes_of_earlier_versions_remain_readable() {
+        let stored = account(concat!(
+            "$argon2id$v=19$m=19456,t=2,p=1$+Qyh47mM2HiJKzDC+BIsKA",
+            "$dI3ePMmyrMwrAJN4WcyXyty1EBDX5ZEDn7aC9+kVRzA"
+        ));
+        assert!(verify(Some(&stored), "a good password"));
+        assert!(!verify(Some(&stored), "a good passwore"));
+    }
+
+    #[test]
+    fn new_hashes_have_the_form_of_earlier_versions() {
+        let text = hash("a good password").expect("a hash");
+        assert!(text.starts_with("$argon2id$v=19$m=19456,t=2,p=1$"), "{text}");
+        assert_eq!(text.split('$').skip(4).map(str::len).collect::<Vec<_>>(), [22, 43]);
+        assert!(verify(Some(&account(&text)), "a good password"));
     }
 }

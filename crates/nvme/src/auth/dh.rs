@@ -3,8 +3,8 @@
 //! An exchange takes up to tens of milliseconds, so it is not for a thread that serves.
 
 use alloc::vec::Vec;
-use crypto_bigint::modular::{BoxedMontyForm, BoxedMontyParams};
-use crypto_bigint::{BoxedUint, Odd};
+use crypto_bigint::modular::runtime_mod::{DynResidue, DynResidueParams};
+use crypto_bigint::{Encoding, U512, U2048, U3072, U4096, U6144, U8192, Uint};
 use zeroize::{Zeroize, Zeroizing};
 
 /// Length of a private exponent in bytes: more than twice the strength of the largest group.
@@ -71,25 +71,15 @@ impl Group {
     /// `base` to the power of the exponent; `None` for [`Group::Null`], or a base that is not
     /// between 2 and the prime less 2.
     fn power(self, base: &[u8], exponent: &[u8; EXPONENT_LEN]) -> Option<Zeroizing<Vec<u8>>> {
-        let bits = self.size() as u32 * 8;
-        if bits == 0 || base.len() > self.size() {
-            return None;
+        let prime = self.prime();
+        match self {
+            Self::Null => None,
+            Self::Ffdhe2048 => power::<{ U2048::LIMBS }>(prime, base, exponent),
+            Self::Ffdhe3072 => power::<{ U3072::LIMBS }>(prime, base, exponent),
+            Self::Ffdhe4096 => power::<{ U4096::LIMBS }>(prime, base, exponent),
+            Self::Ffdhe6144 => power::<{ U6144::LIMBS }>(prime, base, exponent),
+            Self::Ffdhe8192 => power::<{ U8192::LIMBS }>(prime, base, exponent),
         }
-        let prime = Option::from(BoxedUint::from_be_hex(self.prime(), bits))?;
-        let base = BoxedUint::from_be_slice(base, bits).ok()?;
-        let most = BoxedUint::wrapping_sub(&prime, &BoxedUint::one_with_precision(bits));
-        if base <= BoxedUint::one_with_precision(bits) || base >= most {
-            return None;
-        }
-        let params = BoxedMontyParams::new(Option::from(Odd::new(prime))?);
-        let mut exponent = BoxedUint::from_be_slice(exponent, EXPONENT_LEN as u32 * 8).ok()?;
-        let mut power = BoxedMontyForm::new(base, params).pow(&exponent);
-        exponent.zeroize();
-        let mut value = power.retrieve();
-        power.zeroize();
-        let bytes = Zeroizing::new(value.to_be_bytes().to_vec());
-        value.zeroize();
-        Some(bytes)
     }
 
     /// The public value of an exponent; empty for [`Group::Null`].
@@ -111,6 +101,32 @@ impl Group {
         }
         self.power(public, exponent)
     }
+}
+
+/// [`Group::power`] with numbers of as many limbs as `prime` has.
+fn power<const LIMBS: usize>(
+    prime: &str,
+    base: &[u8],
+    exponent: &[u8; EXPONENT_LEN],
+) -> Option<Zeroizing<Vec<u8>>>
+where
+    Uint<LIMBS>: Encoding,
+{
+    let prime = Uint::<LIMBS>::from_be_hex(prime);
+    let mut padded = alloc::vec![0; Uint::<LIMBS>::BYTES.checked_sub(base.len())?];
+    padded.extend_from_slice(base);
+    let base = Uint::<LIMBS>::from_be_slice(&padded);
+    if base <= Uint::ONE || base >= prime.wrapping_sub(&Uint::ONE) {
+        return None;
+    }
+    let mut exponent = U512::from_be_slice(exponent);
+    let mut power = DynResidue::new(&base, DynResidueParams::new(&prime)).pow(&exponent);
+    exponent.zeroize();
+    let mut value = power.retrieve();
+    power.zeroize();
+    let bytes = Zeroizing::new(value.to_be_bytes().as_ref().to_vec());
+    value.zeroize();
+    Some(bytes)
 }
 
 /// ffdhe2048 (RFC 7919 appendix A).
@@ -241,8 +257,7 @@ mod tests {
         for bad in [value(0), value(1), [0xff; 256]] {
             assert_eq!(group.shared(&[3; EXPONENT_LEN], &bad), None);
         }
-        let prime = BoxedUint::from_be_hex(PRIME_2048, 2048).expect("a number");
-        let prime = prime.to_be_bytes();
+        let prime = U2048::from_be_hex(PRIME_2048).to_be_bytes();
         assert_eq!(group.shared(&[3; EXPONENT_LEN], &prime), None);
         let mut less = prime.to_vec();
         less[255] -= 1;
