@@ -26,9 +26,10 @@ help: ## show this list
 	@echo "make <target>:"
 	@sed -n 's/^\([a-z-]*\):.*## /  \1\t/p' Makefile | expand -t 20
 
-run: ## build and start lunet on its embedded default: one volume, 127.0.0.1:3260
+run: ## build lunet and serve its embedded default: one volume, 127.0.0.1:3260; the tools are built meanwhile
 	@scripts/install-missing build
-	$(CARGO) run --locked --release -p lunet -- serve
+	$(CARGO) build --locked --release -p lunet
+	@scripts/serve
 
 PREFIX ?= /usr/local
 

@@ -3,6 +3,7 @@
 #![forbid(unsafe_code)]
 
 mod bench;
+mod build_time;
 mod conformance;
 mod conformance_nvme;
 mod planted;
@@ -38,6 +39,8 @@ enum Tool {
     Planted(planted::Arguments),
     /// Serve 1,000 LUNs to 10,000 sessions, and print what that costs; fails beyond its bounds (loopback)
     Scale(scale::Arguments),
+    /// Build a fresh clone, and print wall and CPU time of each build and the size of the programs (two idle cores)
+    BuildTime(build_time::Arguments),
     /// Run libiscsi's test suite on every configuration, and write docs/conformance.md
     Conformance(conformance::Arguments),
     /// Run other projects' NVMe test suites, and write docs/conformance-nvme.md
@@ -57,6 +60,7 @@ fn main() -> Result<()> {
         Tool::Load(arguments) => bench::initiator::load(&arguments),
         Tool::Planted(arguments) => planted::run(&arguments),
         Tool::Scale(arguments) => scale::run(&arguments),
+        Tool::BuildTime(arguments) => build_time::run(&arguments),
         Tool::Conformance(arguments) => conformance::run(arguments),
         Tool::ConformanceNvme(arguments) => conformance_nvme::run(&arguments),
     }
