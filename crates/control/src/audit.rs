@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 
-use axum::http::StatusCode;
+use hyper::StatusCode;
 use lunet_api::{Change, Code};
 use lunet_files as files;
 use serde::{Deserialize, Serialize};

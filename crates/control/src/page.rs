@@ -1,11 +1,12 @@
 //! The page: files that are built into the program.
 
-use axum::http::{HeaderMap, HeaderValue, StatusCode, header};
-use axum::response::{IntoResponse, Response};
+use hyper::header::{self, HeaderValue};
+use hyper::{HeaderMap, StatusCode};
 use rust_embed::{EmbeddedFile, RustEmbed};
 
 use crate::app::tag_of_hash;
 use crate::problem::Problem;
+use crate::reply::{Body, Response, reply};
 
 /// The built page.
 #[derive(RustEmbed)]
@@ -73,15 +74,14 @@ pub(crate) fn file(path: &str, headers: &HeaderMap) -> Result<Response, Problem>
     let known = headers.get(header::IF_NONE_MATCH).and_then(|value| value.to_str().ok());
     let same = known.is_some_and(|all| all.split(',').any(|one| one.trim() == tag));
     let mut response = match same {
-        true => StatusCode::NOT_MODIFIED.into_response(),
-        false => file.data.into_owned().into_response(),
+        true => reply(StatusCode::NOT_MODIFIED, media(path), Body::empty()),
+        false => reply(StatusCode::OK, media(path), file.data.into_owned()),
     };
     let kept = match is_hashed(path) {
         true => "public, max-age=31536000, immutable",
         false => "no-cache",
     };
     let headers = response.headers_mut();
-    headers.insert(header::CONTENT_TYPE, HeaderValue::from_static(media(path)));
     headers.insert(header::CACHE_CONTROL, HeaderValue::from_static(kept));
     headers.insert(header::VARY, HeaderValue::from_static("accept-encoding"));
     if let Ok(tag) = HeaderValue::from_str(&tag) {

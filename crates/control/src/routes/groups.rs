@@ -2,8 +2,7 @@
 
 use std::sync::Arc;
 
-use axum::http::{StatusCode, header};
-use axum::response::Response;
+use hyper::{StatusCode, header};
 use lunet_api::{Answer, Done, Group, GroupConfig, GroupGateway, Request, SecretText};
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
@@ -11,6 +10,7 @@ use utoipa::ToSchema;
 use super::{Needs, Route, Run, Tagged, Verb, get, many, one, route, whole, with_tag};
 use crate::app::{App, Call, json, tag};
 use crate::problem::Problem;
+use crate::reply::Response;
 use crate::service::Role;
 
 /// Where a group is to go.

@@ -3,8 +3,8 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use axum::http::{HeaderValue, StatusCode, header};
-use axum::response::Response;
+use hyper::StatusCode;
+use hyper::header::{self, HeaderValue};
 use lunet_api::{Code, Error, SecretText};
 use serde::{Deserialize, Serialize};
 use tokio::time::sleep;
@@ -15,6 +15,7 @@ use crate::access::{self, Login};
 use crate::app::{App, Call, Outcome, json};
 use crate::once::Again;
 use crate::problem::Problem;
+use crate::reply::Response;
 use crate::service::{Kind, Role};
 
 /// How long a token lasts if nobody says so, and at most, in seconds.

@@ -4,8 +4,7 @@ use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use axum::http::{StatusCode, header};
-use axum::response::{IntoResponse, Response};
+use hyper::{StatusCode, header};
 use lunet_api::{
     Answer, Change, Code, Configuration, Done, Error, Portal, Preview, Request, SecretText,
     Session, Stats, Transport, Verdict,
@@ -24,6 +23,7 @@ use crate::audit::AuditEntry;
 use crate::binds;
 use crate::events::Events;
 use crate::problem::Problem;
+use crate::reply::{Response, reply};
 use crate::service::{RefusedLogin, Role};
 
 /// The TCP port of iSCSI.
@@ -398,8 +398,7 @@ pub(super) const ROUTES: &[Route] = &[
         "This document",
         any,
         Run::Own(|app, _| {
-            let media = [(header::CONTENT_TYPE, JSON)];
-            Box::pin(async move { Ok((media, app.document.clone()).into_response()) })
+            Box::pin(async move { Ok(reply(StatusCode::OK, JSON, app.document.clone())) })
         }),
     )
     .needs(Needs::Nobody),
@@ -407,7 +406,9 @@ pub(super) const ROUTES: &[Route] = &[
         "/healthz",
         "Whether this interface lives",
         text,
-        Run::Own(|_, _| Box::pin(async { Ok("ok".into_response()) })),
+        Run::Own(|_, _| {
+            Box::pin(async { Ok(reply(StatusCode::OK, "text/plain; charset=utf-8", "ok")) })
+        }),
     )
     .needs(Needs::Nobody)
     .media(&["text/plain"]),

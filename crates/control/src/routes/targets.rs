@@ -1,7 +1,6 @@
 //! Targets, their LUNs, and who may log in.
 
-use axum::http::StatusCode;
-use axum::response::Response;
+use hyper::StatusCode;
 use lunet_api::{
     Answer, Change, Code, Done, Error, NewSecret, NewUser, Request, SecretText, Target,
 };
@@ -12,6 +11,7 @@ use super::{FORCE, KEEP, Route, Run, Tagged, Verb, change, get, many, number, on
 use crate::app::{Call, json, tag};
 use crate::everybody;
 use crate::problem::Problem;
+use crate::reply::Response;
 use crate::service::Role;
 
 /// A target to make.

@@ -1,7 +1,6 @@
 //! Volumes and their snapshots.
 
-use axum::http::StatusCode;
-use axum::response::Response;
+use hyper::StatusCode;
 use lunet_api::{
     Answer, Backend, Change, Done, NewVolume, Request, Snapshot, Volume, VolumeLimits,
 };
@@ -11,6 +10,7 @@ use utoipa::ToSchema;
 use super::{FORCE, Of, Route, Run, Tagged, Verb, change, get, many, one, whole, with_tag};
 use crate::app::{Call, json, tag};
 use crate::problem::Problem;
+use crate::reply::Response;
 use crate::service::Role;
 
 /// A volume to make. What is left out has the default of the configuration file; the backend is a file.
