@@ -28,6 +28,7 @@ mod reply;
 mod routes;
 mod seats;
 mod service;
+mod shape;
 
 use std::ffi::OsString;
 use std::io;

@@ -4,7 +4,6 @@ use hyper::StatusCode;
 use hyper::header::{self, HeaderValue};
 use lunet_api::{Code, Error};
 use serde::{Deserialize, Serialize};
-use utoipa::ToSchema;
 
 use crate::reply::{Response, reply};
 
@@ -15,8 +14,9 @@ pub(crate) const MEDIA: &str = "application/problem+json";
 const FORBIDDEN: &str = "forbidden";
 
 /// An error, as it is sent.
-#[derive(Debug, Serialize, Deserialize, ToSchema)]
-#[schema(as = Problem)]
+#[derive(Debug, Serialize, Deserialize)]
+#[cfg_attr(test, derive(utoipa::ToSchema))]
+#[cfg_attr(test, schema(as = Problem))]
 pub(crate) struct Body {
     /// `urn:lunet:error:` and the code.
     #[serde(rename = "type")]

@@ -14,8 +14,6 @@ use hyper::header::{self, HeaderMap, HeaderValue};
 use hyper::{Method, Request, StatusCode};
 use lunet_api::{Answer, Change};
 use percent_encoding::percent_decode_str;
-use utoipa::openapi::RefOr;
-use utoipa::openapi::schema::Schema;
 
 use crate::app::{Answering, App, Call, json};
 use crate::guard::Arrival;
@@ -24,12 +22,7 @@ use crate::problem::Problem;
 use crate::reply::Response;
 use crate::seats::Seat;
 use crate::service::Role;
-
-/// The schemas of the document, by name.
-pub(crate) type Shapes = Vec<(String, RefOr<Schema>)>;
-
-/// Gives the schema of a body or an answer, and adds what it refers to.
-pub(crate) type Shape = fn(&mut Shapes) -> RefOr<Schema>;
+use crate::shape::{Shape, any, many, one, text};
 
 /// Who may use a route.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -117,6 +110,7 @@ pub(crate) enum Run {
 
 /// One route.
 #[derive(Clone, Copy)]
+#[cfg_attr(not(test), expect(dead_code, reason = "the OpenAPI document is made in a test"))]
 pub(crate) struct Route {
     pub(crate) method: Verb,
     pub(crate) path: &'static str,
@@ -252,31 +246,6 @@ fn with_tag(mut response: Response, tag: &str) -> Response {
         response.headers_mut().insert(header::ETAG, tag);
     }
     response
-}
-
-/// The schema of a type.
-fn one<T: utoipa::ToSchema>(shapes: &mut Shapes) -> RefOr<Schema> {
-    T::schemas(shapes);
-    shapes.push((T::name().into_owned(), T::schema()));
-    RefOr::Ref(utoipa::openapi::Ref::from_schema_name(T::name()))
-}
-
-/// The schema of a list.
-fn many<T: utoipa::ToSchema>(shapes: &mut Shapes) -> RefOr<Schema> {
-    let item = one::<T>(shapes);
-    RefOr::T(Schema::Array(utoipa::openapi::ArrayBuilder::new().items(item).build()))
-}
-
-/// The schema of an object that others describe.
-fn any(_: &mut Shapes) -> RefOr<Schema> {
-    let object = utoipa::openapi::ObjectBuilder::new();
-    RefOr::T(Schema::Object(object.build()))
-}
-
-/// The schema of a text.
-fn text(_: &mut Shapes) -> RefOr<Schema> {
-    let object = utoipa::openapi::ObjectBuilder::new();
-    RefOr::T(Schema::Object(object.schema_type(utoipa::openapi::schema::Type::String).build()))
 }
 
 /// A part of the path that is a number.

@@ -11,7 +11,6 @@ use lunet_api::{
 };
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
-use utoipa::ToSchema;
 use zeroize::Zeroizing;
 
 use super::{
@@ -41,7 +40,8 @@ const READY: Duration = Duration::from_secs(2);
 const STILL_READY: Duration = Duration::from_secs(1);
 
 /// A portal to add.
-#[derive(Debug, Serialize, Deserialize, ToSchema)]
+#[derive(Debug, Serialize, Deserialize)]
+#[cfg_attr(test, derive(utoipa::ToSchema))]
 #[serde(deny_unknown_fields)]
 struct NewPortal {
     /// IP address and TCP port; the port is 3260 if left out.
@@ -54,7 +54,8 @@ struct NewPortal {
 }
 
 /// How the configuration is applied.
-#[derive(Debug, Default, Serialize, Deserialize, ToSchema)]
+#[derive(Debug, Default, Serialize, Deserialize)]
+#[cfg_attr(test, derive(utoipa::ToSchema))]
 #[serde(deny_unknown_fields, default)]
 struct Apply {
     /// Although sessions use what would be gone.
@@ -64,16 +65,18 @@ struct Apply {
 }
 
 /// A configuration.
-#[derive(Debug, Serialize, Deserialize, ToSchema)]
+#[derive(Debug, Serialize, Deserialize)]
+#[cfg_attr(test, derive(utoipa::ToSchema))]
 #[serde(deny_unknown_fields)]
 struct ConfigText {
     /// The text of `lunet.toml`.
-    #[schema(value_type = String)]
+    #[cfg_attr(test, schema(value_type = String))]
     text: SecretText,
 }
 
 /// Whether the server serves.
-#[derive(Debug, Serialize, Deserialize, ToSchema)]
+#[derive(Debug, Serialize, Deserialize)]
+#[cfg_attr(test, derive(utoipa::ToSchema))]
 struct Readiness {
     /// It does.
     ready: bool,
