@@ -4,7 +4,8 @@ use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::OnceLock;
 
-use argon2::password_hash::{PasswordHash, PasswordHasher, PasswordVerifier, SaltString};
+use argon2::password_hash::phc::PasswordHash;
+use argon2::password_hash::{PasswordHasher, PasswordVerifier};
 use argon2::{Algorithm, Argon2, Params, Version};
 use lunet_api::{Code, Error};
 use lunet_files::{self as files, ReadError, Unreplaced};
@@ -116,8 +117,7 @@ pub(super) fn hash(password: &str) -> Result<String, Problem> {
     }
     let mut salt = [0; 16];
     lunet_os::random::fill(&mut salt).map_err(|error| failed(error.to_string()))?;
-    let salt = SaltString::encode_b64(&salt).map_err(|error| failed(error.to_string()))?;
-    let hash = argon().hash_password(password.as_bytes(), &salt);
+    let hash: Result<PasswordHash, _> = argon().hash_password_with_salt(password.as_bytes(), &salt);
     hash.map(|hash| hash.to_string()).map_err(|error| failed(error.to_string()))
 }
 
@@ -174,5 +174,28 @@ impl Store {
         let mode = files::Mode::Exactly(0o600);
         let failed = |error| BookError::Write { path: path.clone(), error };
         files::replace_as(path, &text, mode).map_err(failed)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A file of accounts outlives many versions of the library that hashes.
+    #[test]
+    fn passwords_of_earlier_versions_are_known() {
+        let hash = "$argon2id$v=19$m=19456,t=2,p=1$Vj7uEpOrMqdqcnZvdgORjA$paWPk0xQ+J8msjG9wZf+pLsRALegauNyUVGzyTM98g4";
+        let (id, name) = (String::new(), "root".to_owned());
+        let account = Account { id, name, role: Role::Viewer, hash: hash.to_owned(), created: 0 };
+        assert!(verify(Some(&account), "a good password"));
+        for other in ["", "a good passwore", "A good password", "a good password "] {
+            assert!(!verify(Some(&account), other), "{other:?}");
+        }
+        let damaged = Account { hash: hash.replace("$argon2id$", "$argon9$"), ..account };
+        assert!(!verify(Some(&damaged), "a good password"));
+        let now = super::hash("a good password").unwrap();
+        let form = |hash: &str| hash.rsplitn(3, '$').nth(2).map(str::to_owned);
+        assert_eq!(form(&now), form(hash));
+        assert_eq!(now.len(), hash.len());
     }
 }
