@@ -19,6 +19,7 @@ use hyper_util::rt::{TokioIo, TokioTimer};
 use lunet_api::Interval;
 use lunet_api::rates::{Sample, between};
 use lunet_files as files;
+use pem_rfc7468::LineEnding;
 use rustls::ServerConfig;
 use rustls::pki_types::pem::{Error as PemError, PemObject};
 use rustls::pki_types::{CertificateDer, PrivateKeyDer};
@@ -95,6 +96,8 @@ pub enum ListenError {
     Folder(#[from] FolderError),
     #[error("cannot make a certificate: {0}")]
     Made(#[from] rcgen::Error),
+    #[error("cannot encode a certificate: {0}")]
+    Encode(pem_rfc7468::Error),
     #[error("cannot write {path}: {error}")]
     Write { path: PathBuf, error: io::Error },
 }
@@ -232,8 +235,11 @@ fn self_signed(
         });
         written.map_err(|error| ListenError::Write { path: path.to_owned(), error })
     };
-    write(&key, &made.signing_key.serialize_pem())?;
-    write(&certificate, &made.cert.pem())?;
+    let pem = |label, der: &[u8]| {
+        pem_rfc7468::encode_string(label, LineEnding::LF, der).map_err(ListenError::Encode)
+    };
+    write(&key, &pem("PRIVATE KEY", made.signing_key.serialized_der())?)?;
+    write(&certificate, &pem("CERTIFICATE", made.cert.der())?)?;
     Ok((certificate, key))
 }
 
