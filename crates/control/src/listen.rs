@@ -332,11 +332,11 @@ async fn accept(app: Arc<App>, listener: TcpListener, tls: Option<TlsAcceptor>, 
         let sits = Arc::clone(&seat);
         let serve = async move {
             match tls {
-                None => connection(&app, stream, arrival, &sits).await,
+                None => connection(&app, Box::new(stream), arrival, &sits).await,
                 Some(tls) => {
                     let limit = app.options.limits.header;
                     if let Ok(Ok(stream)) = timeout(limit, tls.accept(stream)).await {
-                        connection(&app, stream, arrival, &sits).await;
+                        connection(&app, Box::new(stream), arrival, &sits).await;
                     }
                 }
             }
@@ -365,7 +365,7 @@ async fn accept_local(app: Arc<App>, listener: UnixListener, role: Role, seats: 
         let arrival = Arrival { peer, local: IpAddr::V4(Ipv4Addr::LOCALHOST), tls: false };
         let Some(seat) = seats.take(peer.source()) else { continue };
         let (app, sits) = (Arc::clone(&app), Arc::clone(&seat));
-        let serve = async move { connection(&app, stream, arrival, &sits).await };
+        let serve = async move { connection(&app, Box::new(stream), arrival, &sits).await };
         tokio::spawn(seated(seat, serve));
     }
 }
@@ -406,10 +406,12 @@ impl HttpBody for Sent {
     }
 }
 
-async fn connection<S>(app: &Arc<App>, stream: S, arrival: Arrival, seat: &Arc<Seat>)
-where
-    S: AsyncRead + AsyncWrite + Unpin + Send + 'static,
-{
+/// A connection of any kind. HTTP is compiled once for all of them.
+trait Stream: AsyncRead + AsyncWrite + Unpin + Send {}
+
+impl<S: AsyncRead + AsyncWrite + Unpin + Send> Stream for S {}
+
+async fn connection(app: &Arc<App>, stream: Box<dyn Stream>, arrival: Arrival, seat: &Arc<Seat>) {
     let service = service_fn(move |request: Request<Incoming>| {
         let asking = seat.asks();
         async move {
