@@ -13,7 +13,7 @@ use serde::Serialize;
 use serde::de::DeserializeOwned;
 use sha2::{Digest, Sha256};
 use tokio::runtime::Handle;
-use tokio::sync::{MutexGuard, OwnedSemaphorePermit, Semaphore};
+use tokio::sync::{MutexGuard, OwnedSemaphorePermit, Semaphore, oneshot};
 use tokio::time::timeout;
 
 use crate::access::{Access, BookError, clock, same};
@@ -594,16 +594,20 @@ async fn apart<T: Send + 'static>(
     limit: Duration,
     work: impl FnOnce() -> T + Send + 'static,
 ) -> Result<T, Problem> {
-    let done = tokio::task::spawn_blocking(move || {
+    let (sender, done) = oneshot::channel();
+    on_a_thread(Box::new(move || {
         let result = work();
         drop(place);
-        result
-    });
-    match timeout(limit, done).await {
-        Ok(Ok(result)) => Ok(result),
-        // The thread has panicked, or the server ends.
-        Ok(Err(_)) | Err(_) => Err(Problem::late()),
-    }
+        // Without a receiver, the time was over.
+        let _ = sender.send(result);
+    }));
+    // If the sender is dropped, the thread has panicked, or the server ends.
+    timeout(limit, done).await.ok().and_then(Result::ok).ok_or_else(Problem::late)
+}
+
+/// The runtime's task is compiled once, and not for each kind of work.
+fn on_a_thread(work: Box<dyn FnOnce() + Send>) {
+    drop(tokio::task::spawn_blocking(work));
 }
 
 /// A line of the audit log.

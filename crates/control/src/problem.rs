@@ -3,7 +3,7 @@
 use hyper::StatusCode;
 use hyper::header::{self, HeaderValue};
 use lunet_api::{Code, Error};
-use serde::{Deserialize, Serialize};
+use serde::Serialize;
 
 use crate::reply::{Response, reply};
 
@@ -14,7 +14,7 @@ pub(crate) const MEDIA: &str = "application/problem+json";
 const FORBIDDEN: &str = "forbidden";
 
 /// An error, as it is sent.
-#[derive(Debug, Serialize, Deserialize)]
+#[derive(Debug, Serialize)]
 #[cfg_attr(test, derive(utoipa::ToSchema))]
 #[cfg_attr(test, schema(as = Problem))]
 pub(crate) struct Body {

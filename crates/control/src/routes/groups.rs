@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use hyper::{StatusCode, header};
 use lunet_api::{Answer, Done, Group, GroupConfig, GroupGateway, Request, SecretText};
-use serde::{Deserialize, Serialize};
+use serde::Deserialize;
 
 use super::{Needs, Route, Run, Tagged, Verb, get, many, one, route, whole, with_tag};
 use crate::app::{App, Call, json, tag};
@@ -13,7 +13,7 @@ use crate::reply::Response;
 use crate::service::Role;
 
 /// Where a group is to go.
-#[derive(Debug, Serialize, Deserialize)]
+#[derive(Debug, Deserialize)]
 #[cfg_attr(test, derive(utoipa::ToSchema))]
 #[serde(deny_unknown_fields)]
 struct MoveTo {
@@ -23,7 +23,7 @@ struct MoveTo {
 }
 
 /// What the gateways of a group are to share.
-#[derive(Debug, Serialize, Deserialize)]
+#[derive(Debug, Deserialize)]
 #[cfg_attr(test, derive(utoipa::ToSchema))]
 #[serde(deny_unknown_fields)]
 struct SharedText {

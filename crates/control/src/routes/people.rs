@@ -25,7 +25,7 @@ const LONGEST: u64 = 10 * 366 * 24 * 3600;
 const WRONG: Duration = Duration::from_millis(100);
 
 /// Whether there is no account yet.
-#[derive(Debug, Serialize, Deserialize)]
+#[derive(Debug, Serialize)]
 #[cfg_attr(test, derive(utoipa::ToSchema))]
 struct FirstStart {
     /// There is none, so the first one is to be made.
@@ -60,7 +60,7 @@ struct Credentials {
 }
 
 /// A session that has begun. Its identifier is in the cookie.
-#[derive(Debug, Serialize, Deserialize)]
+#[derive(Debug, Serialize)]
 #[cfg_attr(test, derive(utoipa::ToSchema))]
 struct LoggedIn {
     /// The account's name.
@@ -74,7 +74,7 @@ struct LoggedIn {
 }
 
 /// Who asks.
-#[derive(Debug, Serialize, Deserialize)]
+#[derive(Debug, Serialize)]
 #[cfg_attr(test, derive(utoipa::ToSchema))]
 struct Me {
     /// The account's name, or the token's.
@@ -88,7 +88,7 @@ struct Me {
 }
 
 /// What was done, in a sentence.
-#[derive(Debug, Serialize, Deserialize)]
+#[derive(Debug, Serialize)]
 #[cfg_attr(test, derive(utoipa::ToSchema))]
 struct Said {
     /// The sentence.
@@ -96,7 +96,7 @@ struct Said {
 }
 
 /// Somebody who may log in.
-#[derive(Debug, Serialize, Deserialize)]
+#[derive(Debug, Serialize)]
 #[cfg_attr(test, derive(utoipa::ToSchema))]
 struct Account {
     /// The name.
@@ -139,7 +139,7 @@ struct NewPassword {
 }
 
 /// A token, without its secret.
-#[derive(Debug, Serialize, Deserialize)]
+#[derive(Debug, Serialize)]
 #[cfg_attr(test, derive(utoipa::ToSchema))]
 struct Token {
     /// Its number.
@@ -159,7 +159,7 @@ struct Token {
 }
 
 /// A token to make.
-#[derive(Debug, Serialize, Deserialize)]
+#[derive(Debug, Deserialize)]
 #[cfg_attr(test, derive(utoipa::ToSchema))]
 #[serde(deny_unknown_fields)]
 struct NewToken {
@@ -174,7 +174,7 @@ struct NewToken {
 }
 
 /// A token that was made.
-#[derive(Debug, Serialize, Deserialize)]
+#[derive(Debug, Serialize)]
 #[cfg_attr(test, derive(utoipa::ToSchema))]
 struct MadeToken {
     /// Its number.

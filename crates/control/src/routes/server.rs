@@ -40,7 +40,7 @@ const READY: Duration = Duration::from_secs(2);
 const STILL_READY: Duration = Duration::from_secs(1);
 
 /// A portal to add.
-#[derive(Debug, Serialize, Deserialize)]
+#[derive(Debug, Deserialize)]
 #[cfg_attr(test, derive(utoipa::ToSchema))]
 #[serde(deny_unknown_fields)]
 struct NewPortal {
@@ -54,7 +54,7 @@ struct NewPortal {
 }
 
 /// How the configuration is applied.
-#[derive(Debug, Default, Serialize, Deserialize)]
+#[derive(Debug, Default, Deserialize)]
 #[cfg_attr(test, derive(utoipa::ToSchema))]
 #[serde(deny_unknown_fields, default)]
 struct Apply {
@@ -65,7 +65,7 @@ struct Apply {
 }
 
 /// A configuration.
-#[derive(Debug, Serialize, Deserialize)]
+#[derive(Debug, Deserialize)]
 #[cfg_attr(test, derive(utoipa::ToSchema))]
 #[serde(deny_unknown_fields)]
 struct ConfigText {
@@ -75,7 +75,7 @@ struct ConfigText {
 }
 
 /// Whether the server serves.
-#[derive(Debug, Serialize, Deserialize)]
+#[derive(Debug, Serialize)]
 #[cfg_attr(test, derive(utoipa::ToSchema))]
 struct Readiness {
     /// It does.

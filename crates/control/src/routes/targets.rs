@@ -4,7 +4,7 @@ use hyper::StatusCode;
 use lunet_api::{
     Answer, Change, Code, Done, Error, NewSecret, NewUser, Request, SecretText, Target,
 };
-use serde::{Deserialize, Serialize};
+use serde::Deserialize;
 
 use super::{FORCE, KEEP, Route, Run, Tagged, Verb, change, get, many, number, one, with_tag};
 use crate::app::{Call, json, tag};
@@ -14,7 +14,7 @@ use crate::reply::Response;
 use crate::service::Role;
 
 /// A target to make.
-#[derive(Debug, Serialize, Deserialize)]
+#[derive(Debug, Deserialize)]
 #[cfg_attr(test, derive(utoipa::ToSchema))]
 #[serde(deny_unknown_fields)]
 struct NewTarget {
@@ -28,7 +28,7 @@ struct NewTarget {
 }
 
 /// The volume of a LUN.
-#[derive(Debug, Serialize, Deserialize)]
+#[derive(Debug, Deserialize)]
 #[cfg_attr(test, derive(utoipa::ToSchema))]
 #[serde(deny_unknown_fields)]
 struct NewLun {
@@ -40,7 +40,7 @@ struct NewLun {
 }
 
 /// Initiators to let in, or entries of the list to remove.
-#[derive(Debug, Serialize, Deserialize)]
+#[derive(Debug, Deserialize)]
 #[cfg_attr(test, derive(utoipa::ToSchema))]
 #[serde(deny_unknown_fields)]
 struct NewInitiators {

@@ -4,7 +4,7 @@ use hyper::StatusCode;
 use lunet_api::{
     Answer, Backend, Change, Done, NewVolume, Request, Snapshot, Volume, VolumeLimits,
 };
-use serde::{Deserialize, Serialize};
+use serde::Deserialize;
 
 use super::{FORCE, Of, Route, Run, Tagged, Verb, change, get, many, one, whole, with_tag};
 use crate::app::{Call, json, tag};
@@ -13,7 +13,7 @@ use crate::reply::Response;
 use crate::service::Role;
 
 /// A volume to make. What is left out has the default of the configuration file; the backend is a file.
-#[derive(Debug, Serialize, Deserialize)]
+#[derive(Debug, Deserialize)]
 #[cfg_attr(test, derive(utoipa::ToSchema))]
 #[serde(deny_unknown_fields)]
 struct VolumeToMake {
@@ -52,7 +52,7 @@ struct VolumeToMake {
 }
 
 /// A new size.
-#[derive(Debug, Default, Serialize, Deserialize)]
+#[derive(Debug, Default, Deserialize)]
 #[cfg_attr(test, derive(utoipa::ToSchema))]
 #[serde(deny_unknown_fields)]
 struct Resize {
@@ -61,7 +61,7 @@ struct Resize {
 }
 
 /// A snapshot to make.
-#[derive(Debug, Serialize, Deserialize)]
+#[derive(Debug, Deserialize)]
 #[cfg_attr(test, derive(utoipa::ToSchema))]
 #[serde(deny_unknown_fields)]
 struct NewSnapshot {
@@ -70,7 +70,7 @@ struct NewSnapshot {
 }
 
 /// A clone to make.
-#[derive(Debug, Serialize, Deserialize)]
+#[derive(Debug, Deserialize)]
 #[cfg_attr(test, derive(utoipa::ToSchema))]
 #[serde(deny_unknown_fields)]
 struct NewClone {
@@ -83,7 +83,7 @@ struct NewClone {
 }
 
 /// Where to go back to.
-#[derive(Debug, Serialize, Deserialize)]
+#[derive(Debug, Deserialize)]
 #[cfg_attr(test, derive(utoipa::ToSchema))]
 #[serde(deny_unknown_fields)]
 struct RollbackTo {
