@@ -4,18 +4,16 @@ use std::pin::Pin;
 use std::sync::Arc;
 use std::time::Duration;
 
-use axum::body::{Body, Bytes};
-use axum::extract::{RawPathParams, Request};
-use axum::http::header::{self, HeaderMap, HeaderName, HeaderValue};
-use axum::http::{Method, StatusCode};
-use axum::response::{IntoResponse, Response};
 use http_body_util::{BodyExt, LengthLimitError, Limited};
+use hyper::body::{Bytes, Incoming};
+use hyper::header::{self, HeaderMap, HeaderName, HeaderValue};
+use hyper::{Method, Request, StatusCode};
 use lunet_api::{Answer, Change};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 use sha2::{Digest, Sha256};
 use tokio::runtime::Handle;
-use tokio::sync::{MutexGuard, OwnedSemaphorePermit, Semaphore};
+use tokio::sync::{MutexGuard, OwnedSemaphorePermit, Semaphore, oneshot};
 use tokio::time::timeout;
 
 use crate::access::{Access, BookError, clock, same};
@@ -27,7 +25,8 @@ use crate::guard::{Arrival, Peer};
 use crate::jobs::Jobs;
 use crate::once::{Again, Given, Known, Once, hash};
 use crate::problem::Problem;
-use crate::routes::{Needs, Route, Run, Tagged};
+use crate::reply::{Response, reply, with_headers};
+use crate::routes::{Needs, Parameters, Route, Router, Run, Tagged};
 use crate::seats::Seat;
 use crate::service::{Kind, Principal, Role, Service};
 use crate::{Options, openapi, plain};
@@ -55,6 +54,7 @@ pub(crate) struct App {
     pub(crate) events: Events,
     pub(crate) jobs: Jobs,
     pub(crate) document: Bytes,
+    pub(crate) router: Router,
     once: Once,
     /// Held from the check of what a change is about until it is made: none comes between.
     changing: tokio::sync::Mutex<()>,
@@ -78,7 +78,7 @@ pub(crate) struct Call {
     pub(crate) who: Principal,
     pub(crate) arrival: Arrival,
     pub(crate) body: Bytes,
-    parameters: Vec<(String, String)>,
+    parameters: Parameters,
     query: Vec<(String, String)>,
     headers: HeaderMap,
     method: Method,
@@ -107,7 +107,7 @@ pub(crate) type Answering = Pin<Box<dyn Future<Output = Result<Response, Problem
 /// An answer of JSON.
 pub(crate) fn json(status: StatusCode, answer: &impl Serialize) -> Response {
     match serde_json::to_vec(answer) {
-        Ok(text) => (status, [(header::CONTENT_TYPE, JSON)], text).into_response(),
+        Ok(text) => reply(status, JSON, text),
         Err(error) => {
             let code = lunet_api::Code::Failed;
             Problem::from(lunet_api::Error::new(code, error.to_string())).into_response()
@@ -214,6 +214,7 @@ impl App {
             events: Events::new(options.limits.readers, options.limits.readers_of_one),
             jobs: Jobs::new(program, environment),
             document,
+            router: Router::new(),
             once: Once::default(),
             changing: tokio::sync::Mutex::default(),
             work: Arc::new(Semaphore::new(options.limits.requests)),
@@ -384,7 +385,7 @@ impl App {
     }
 
     /// Reads a body within its bounds.
-    async fn body(&self, headers: &HeaderMap, body: Body) -> Result<Bytes, Problem> {
+    async fn body(&self, headers: &HeaderMap, body: Incoming) -> Result<Bytes, Problem> {
         let limits = &self.options.limits;
         let too_large = || {
             let text = format!("a body has at most {} bytes", limits.body_bytes);
@@ -408,25 +409,19 @@ impl App {
 
     /// Answers a request for a route.
     pub(crate) async fn answer(
-        self: Arc<Self>,
+        self: &Arc<Self>,
         route: &'static Route,
-        parameters: Result<RawPathParams, Problem>,
-        request: Request,
+        parameters: Result<Parameters, Problem>,
+        (arrival, seat): (Arrival, &Seat),
+        request: Request<Incoming>,
     ) -> Response {
         let (parts, body) = request.into_parts();
-        let seat = parts.extensions.get::<Arc<Seat>>();
-        let (Some(arrival), Some(seat)) = (parts.extensions.get::<Arrival>().copied(), seat) else {
-            return Problem::bad("nobody knows where this comes from").into_response();
-        };
         let work = async {
             let who = self.admit(route, &parts.headers, arrival)?;
-            let given = parameters?;
-            let mut parameters = Vec::new();
-            for (name, value) in &given {
-                if value.chars().any(char::is_control) {
-                    return Err(Problem::bad(format!("{name} has characters that no name has")));
-                }
-                parameters.push((name.to_owned(), value.to_owned()));
+            let parameters = parameters?;
+            let strange = |value: &str| value.chars().any(char::is_control);
+            if let Some((name, _)) = parameters.iter().find(|(_, value)| strange(value)) {
+                return Err(Problem::bad(format!("{name} has characters that no name has")));
             }
             let query = form_urlencoded::parse(parts.uri.query().unwrap_or_default().as_bytes());
             let query: Vec<(String, String)> = query.into_owned().collect();
@@ -440,7 +435,6 @@ impl App {
                 // It may be what keeps a change from doing harm.
                 return Err(Problem::bad(format!("there is no parameter {name:?} here")));
             }
-            let strange = |value: &str| value.chars().any(char::is_control);
             if let Some((name, _)) = query.iter().find(|(_, value)| strange(value)) {
                 return Err(Problem::bad(format!("{name} has characters that no name has")));
             }
@@ -600,16 +594,20 @@ async fn apart<T: Send + 'static>(
     limit: Duration,
     work: impl FnOnce() -> T + Send + 'static,
 ) -> Result<T, Problem> {
-    let done = tokio::task::spawn_blocking(move || {
+    let (sender, done) = oneshot::channel();
+    on_a_thread(Box::new(move || {
         let result = work();
         drop(place);
-        result
-    });
-    match timeout(limit, done).await {
-        Ok(Ok(result)) => Ok(result),
-        // The thread has panicked, or the server ends.
-        Ok(Err(_)) | Err(_) => Err(Problem::late()),
-    }
+        // Without a receiver, the time was over.
+        let _ = sender.send(result);
+    }));
+    // If the sender is dropped, the thread has panicked, or the server ends.
+    timeout(limit, done).await.ok().and_then(Result::ok).ok_or_else(Problem::late)
+}
+
+/// The runtime's task is compiled once, and not for each kind of work.
+fn on_a_thread(work: Box<dyn FnOnce() + Send>) {
+    drop(tokio::task::spawn_blocking(work));
 }
 
 /// A line of the audit log.
@@ -642,5 +640,5 @@ async fn kept(response: Response) -> (Given, Response) {
 
 /// An answer that is kept.
 fn again(given: &Given) -> Response {
-    (given.status, given.headers.clone(), given.body.clone()).into_response()
+    with_headers(given.status, given.headers.clone(), given.body.clone())
 }

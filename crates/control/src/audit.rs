@@ -8,12 +8,11 @@ use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 
-use axum::http::StatusCode;
+use hyper::StatusCode;
 use lunet_api::{Change, Code};
 use lunet_files as files;
 use serde::{Deserialize, Serialize};
 use tokio::sync::{mpsc, oneshot};
-use utoipa::ToSchema;
 
 use crate::problem::Problem;
 
@@ -30,7 +29,8 @@ const WAITING: usize = 1024;
 const BEHIND: usize = 2 * WAITING;
 
 /// Something that was asked for, done or refused.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(test, derive(utoipa::ToSchema))]
 #[serde(default)]
 pub struct AuditEntry {
     /// When, in seconds since 1970, UTC.

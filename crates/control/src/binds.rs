@@ -3,8 +3,7 @@
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use axum::http::header;
-use axum::response::{IntoResponse, Response};
+use hyper::{StatusCode, header};
 use lunet_api::rates::Sample;
 use lunet_api::{Answer, Code, Error, Request, Verdict};
 use lunet_metrics::{Format, Snapshot, render_as};
@@ -13,6 +12,7 @@ use tokio::time::sleep;
 
 use crate::app::{App, Call};
 use crate::problem::Problem;
+use crate::reply::{Response, reply};
 
 /// A verdict is of this time at least, and is the answer to whoever asks again within it.
 const SHORT: Duration = Duration::from_secs(1);
@@ -113,5 +113,5 @@ pub(crate) async fn metrics(app: Arc<App>, call: Call) -> Result<Response, Probl
         },
         format,
     );
-    Ok(([(header::CONTENT_TYPE, format.media_type())], text).into_response())
+    Ok(reply(StatusCode::OK, format.media_type(), text))
 }

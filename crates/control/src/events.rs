@@ -1,25 +1,25 @@
 //! Server-sent events: what happens, for whoever listens.
 
 use std::collections::HashMap;
-use std::convert::Infallible;
 use std::sync::{Arc, Mutex, PoisonError};
-use std::time::Duration;
 
-use axum::response::sse::{Event, KeepAlive, Sse};
-use axum::response::{IntoResponse, Response};
-use futures_util::stream;
+use hyper::StatusCode;
+use hyper::body::Bytes;
+use hyper::header::{self, HeaderValue};
 use serde::Serialize;
 use tokio::sync::{Notify, OwnedSemaphorePermit, Semaphore, broadcast};
+use tokio::time::timeout;
 
 use crate::app::App;
 use crate::problem::Problem;
+use crate::reply::{Body, Response, Source, Stream, reply};
 use crate::service::{Identity, Principal};
 
 /// Events that a reader may be behind; one that is further behind is dropped.
 const BEHIND: usize = 32;
 
-/// How often a connection without events shows that it lives.
-const ALIVE: Duration = Duration::from_secs(15);
+/// What a stream has that has no event for a while. Clients skip comments.
+const COMMENT: &[u8] = b":\n\n";
 
 /// One event.
 #[derive(Clone)]
@@ -63,6 +63,22 @@ struct Reader {
     app: Arc<App>,
     who: Principal,
     _place: (OwnedSemaphorePermit, Counted),
+}
+
+impl Source for Reader {
+    async fn next(mut self) -> Option<(Bytes, Self)> {
+        let limit = self.app.options.limits.comment;
+        let Ok(message) = timeout(limit, self.receiver.recv()).await else {
+            return Some((Bytes::from_static(COMMENT), self));
+        };
+        // Whoever is too far behind gets no further events, rather than some of them.
+        let Message { name, data } = message.ok()?;
+        if !self.app.access.still(&self.who) {
+            return None;
+        }
+        // JSON as it is written here has no line breaks, so the data is one line.
+        Some((Bytes::from(format!("event: {name}\ndata: {data}\n\n")), self))
+    }
 }
 
 impl Events {
@@ -113,14 +129,10 @@ impl Events {
         let receiver = events.sender.subscribe();
         events.heard.notify_one();
         let reader = Reader { receiver, app: Arc::clone(app), who, _place: place };
-        let stream = stream::unfold(reader, |mut reader| async move {
-            let message = reader.receiver.recv().await.ok()?;
-            if !reader.app.access.still(&reader.who) {
-                return None;
-            }
-            let event = Event::default().event(message.name).data(message.data);
-            Some((Ok::<_, Infallible>(event), reader))
-        });
-        Ok(Sse::new(stream).keep_alive(KeepAlive::new().interval(ALIVE)).into_response())
+        let mut response =
+            reply(StatusCode::OK, "text/event-stream", Body::Stream(Stream::new(reader)));
+        let kept = HeaderValue::from_static("no-cache");
+        response.headers_mut().insert(header::CACHE_CONTROL, kept);
+        Ok(response)
     }
 }

@@ -2,8 +2,8 @@
 
 use std::net::{IpAddr, SocketAddr};
 
-use axum::http::header::{self, HeaderMap, HeaderName, HeaderValue};
-use axum::http::{Uri, uri};
+use hyper::header::{self, HeaderMap, HeaderName, HeaderValue};
+use hyper::{Uri, http::uri};
 
 use crate::problem::Problem;
 use crate::service::Role;

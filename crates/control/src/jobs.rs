@@ -17,7 +17,6 @@ use serde_json::Value;
 use tokio::io::{AsyncRead, AsyncReadExt};
 use tokio::process::{Child, Command};
 use tokio::sync::Notify;
-use utoipa::ToSchema;
 
 use crate::access::clock;
 use crate::app::App;
@@ -47,7 +46,8 @@ const GRACE: Duration = Duration::from_secs(5);
 const SEVERITIES: [&str; 3] = ["risk", "slow", "note"];
 
 /// What a job does.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(test, derive(utoipa::ToSchema))]
 #[serde(rename_all = "kebab-case")]
 pub(crate) enum JobKind {
     /// `lunet doctor`
@@ -67,7 +67,8 @@ pub(crate) enum JobKind {
 }
 
 /// How a job stands.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(test, derive(utoipa::ToSchema))]
 #[serde(rename_all = "lowercase")]
 pub(crate) enum JobState {
     /// It runs.
@@ -81,7 +82,8 @@ pub(crate) enum JobState {
 }
 
 /// What is asked of a job. Each kind has its own options; others are refused.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(test, derive(utoipa::ToSchema))]
 #[serde(default, deny_unknown_fields)]
 pub(crate) struct JobOptions {
     /// Of `doctor`, `tune-plan` and `bench`: the result is a text for people instead of JSON.
@@ -131,7 +133,8 @@ pub(crate) struct JobOptions {
 }
 
 /// A job to begin.
-#[derive(Clone, Debug, Serialize, Deserialize, ToSchema)]
+#[derive(Clone, Debug, Serialize, Deserialize)]
+#[cfg_attr(test, derive(utoipa::ToSchema))]
 #[serde(deny_unknown_fields)]
 pub(crate) struct NewJob {
     /// What it does.
@@ -142,7 +145,8 @@ pub(crate) struct NewJob {
 }
 
 /// A job.
-#[derive(Clone, Debug, Serialize, Deserialize, ToSchema)]
+#[derive(Clone, Debug, Serialize, Deserialize)]
+#[cfg_attr(test, derive(utoipa::ToSchema))]
 pub(crate) struct Job {
     /// Its number.
     pub(crate) id: String,
@@ -162,7 +166,7 @@ pub(crate) struct Job {
     #[serde(default)]
     pub(crate) lines: u64,
     /// What the command has printed: its JSON, or its text. Also of one that has failed, if it has printed anything.
-    #[schema(value_type = Option<Value>)]
+    #[cfg_attr(test, schema(value_type = Option<Value>))]
     pub(crate) result: Option<Value>,
     /// Why there is no result.
     pub(crate) error: Option<String>,

@@ -24,9 +24,11 @@ mod page;
 mod patient;
 mod plain;
 mod problem;
+mod reply;
 mod routes;
 mod seats;
 mod service;
+mod shape;
 
 use std::ffi::OsString;
 use std::io;
@@ -74,6 +76,8 @@ pub struct Limits {
     pub idle: Duration,
     /// The interval of events.
     pub interval: Duration,
+    /// After this time without an event, a stream of events has a comment, so that proxies keep the connection.
+    pub comment: Duration,
 }
 
 impl Default for Limits {
@@ -89,6 +93,7 @@ impl Default for Limits {
             answer: Duration::from_secs(10),
             idle: Duration::from_secs(12 * 3600),
             interval: Duration::from_secs(1),
+            comment: Duration::from_secs(15),
         }
     }
 }

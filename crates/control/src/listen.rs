@@ -1,5 +1,6 @@
 //! Listeners, TLS, and connections within their bounds.
 
+use std::convert::Infallible;
 use std::io::{self, ErrorKind, Read};
 use std::net::{IpAddr, Ipv4Addr, SocketAddr, TcpListener as StdListener};
 use std::os::fd::OwnedFd;
@@ -10,16 +11,15 @@ use std::sync::Arc;
 use std::task::{Context, Poll};
 use std::time::Duration;
 
-use axum::body::{Body, Bytes};
-use axum::http::Request;
-use axum::response::{IntoResponse, Response};
-use hyper::body::{Body as HttpBody, Frame, Incoming, SizeHint};
+use hyper::body::{Body as HttpBody, Bytes, Frame, Incoming, SizeHint};
 use hyper::server::conn::http1;
 use hyper::service::service_fn;
+use hyper::{Method, Request};
 use hyper_util::rt::{TokioIo, TokioTimer};
 use lunet_api::Interval;
 use lunet_api::rates::{Sample, between};
 use lunet_files as files;
+use pem_rfc7468::LineEnding;
 use rustls::ServerConfig;
 use rustls::pki_types::pem::{Error as PemError, PemObject};
 use rustls::pki_types::{CertificateDer, PrivateKeyDer};
@@ -30,7 +30,6 @@ use tokio::net::{TcpListener, TcpStream, UnixListener};
 use tokio::sync::{Semaphore, oneshot};
 use tokio::time::{sleep, timeout};
 use tokio_rustls::TlsAcceptor;
-use tower_service::Service as _;
 
 use crate::access::clock;
 use crate::app::App;
@@ -38,7 +37,7 @@ use crate::audit::{Ack, AuditEntry, Notice, Notices};
 use crate::folder::{self, FolderError};
 use crate::guard::{self, Arrival, Peer};
 use crate::patient::Patient;
-use crate::routes;
+use crate::reply::{self, Body};
 use crate::seats::{Asking, Seat, Seats};
 use crate::service::Role;
 
@@ -97,6 +96,8 @@ pub enum ListenError {
     Folder(#[from] FolderError),
     #[error("cannot make a certificate: {0}")]
     Made(#[from] rcgen::Error),
+    #[error("cannot encode a certificate: {0}")]
+    Encode(pem_rfc7468::Error),
     #[error("cannot write {path}: {error}")]
     Write { path: PathBuf, error: io::Error },
 }
@@ -234,8 +235,11 @@ fn self_signed(
         });
         written.map_err(|error| ListenError::Write { path: path.to_owned(), error })
     };
-    write(&key, &made.signing_key.serialize_pem())?;
-    write(&certificate, &made.cert.pem())?;
+    let pem = |label, der: &[u8]| {
+        pem_rfc7468::encode_string(label, LineEnding::LF, der).map_err(ListenError::Encode)
+    };
+    write(&key, &pem("PRIVATE KEY", made.signing_key.serialized_der())?)?;
+    write(&certificate, &pem("CERTIFICATE", made.cert.der())?)?;
     Ok((certificate, key))
 }
 
@@ -305,7 +309,6 @@ pub(crate) async fn serve(
 
 async fn accept(app: Arc<App>, listener: TcpListener, tls: Option<TlsAcceptor>, seats: Arc<Seats>) {
     let refusals = Arc::new(Semaphore::new(REFUSALS));
-    let router = routes::router(&app);
     loop {
         let Ok((stream, peer)) = listener.accept().await else {
             sleep(PAUSE).await;
@@ -325,15 +328,15 @@ async fn accept(app: Arc<App>, listener: TcpListener, tls: Option<TlsAcceptor>, 
         };
         let _ = stream.set_nodelay(true);
         let _ = SockRef::from(&stream).set_tcp_user_timeout(Some(STUCK));
-        let (app, router, tls) = (Arc::clone(&app), router.clone(), tls.clone());
+        let (app, tls) = (Arc::clone(&app), tls.clone());
         let sits = Arc::clone(&seat);
         let serve = async move {
             match tls {
-                None => connection(&app, router, stream, arrival, &sits).await,
+                None => connection(&app, Box::new(stream), arrival, &sits).await,
                 Some(tls) => {
                     let limit = app.options.limits.header;
                     if let Ok(Ok(stream)) = timeout(limit, tls.accept(stream)).await {
-                        connection(&app, router, stream, arrival, &sits).await;
+                        connection(&app, Box::new(stream), arrival, &sits).await;
                     }
                 }
             }
@@ -352,7 +355,6 @@ async fn seated(seat: Arc<Seat>, serve: impl Future<Output = ()>) {
 
 /// Accepts clients of a Unix socket. They are who the kernel says that they are.
 async fn accept_local(app: Arc<App>, listener: UnixListener, role: Role, seats: Arc<Seats>) {
-    let router = routes::router(&app);
     loop {
         let Ok((stream, _)) = listener.accept().await else {
             sleep(PAUSE).await;
@@ -362,8 +364,8 @@ async fn accept_local(app: Arc<App>, listener: UnixListener, role: Role, seats: 
         let peer = Peer::User { uid: user.uid(), role };
         let arrival = Arrival { peer, local: IpAddr::V4(Ipv4Addr::LOCALHOST), tls: false };
         let Some(seat) = seats.take(peer.source()) else { continue };
-        let (app, router, sits) = (Arc::clone(&app), router.clone(), Arc::clone(&seat));
-        let serve = async move { connection(&app, router, stream, arrival, &sits).await };
+        let (app, sits) = (Arc::clone(&app), Arc::clone(&seat));
+        let serve = async move { connection(&app, Box::new(stream), arrival, &sits).await };
         tokio::spawn(seated(seat, serve));
     }
 }
@@ -386,12 +388,12 @@ struct Sent {
 
 impl HttpBody for Sent {
     type Data = Bytes;
-    type Error = axum::Error;
+    type Error = Infallible;
 
     fn poll_frame(
         mut self: Pin<&mut Self>,
         context: &mut Context<'_>,
-    ) -> Poll<Option<Result<Frame<Bytes>, axum::Error>>> {
+    ) -> Poll<Option<Result<Frame<Bytes>, Infallible>>> {
         Pin::new(&mut self.body).poll_frame(context)
     }
 
@@ -404,36 +406,25 @@ impl HttpBody for Sent {
     }
 }
 
-async fn connection<S>(
-    app: &Arc<App>,
-    router: axum::Router,
-    stream: S,
-    arrival: Arrival,
-    seat: &Arc<Seat>,
-) where
-    S: AsyncRead + AsyncWrite + Unpin + Send + 'static,
-{
+/// A connection of any kind. HTTP is compiled once for all of them.
+trait Stream: AsyncRead + AsyncWrite + Unpin + Send {}
+
+impl<S: AsyncRead + AsyncWrite + Unpin + Send> Stream for S {}
+
+async fn connection(app: &Arc<App>, stream: Box<dyn Stream>, arrival: Arrival, seat: &Arc<Seat>) {
     let service = service_fn(move |request: Request<Incoming>| {
-        let (app, mut router) = (Arc::clone(app), router.clone());
-        let (asking, seat) = (seat.asks(), Arc::clone(seat));
+        let asking = seat.asks();
         async move {
             let names = &app.options.names;
+            let head_only = request.method() == Method::HEAD;
             let checked = guard::check(request.uri(), request.headers(), arrival, names);
-            let mut response: Response = match checked {
+            let mut response = match checked {
                 Err(problem) => problem.into_response(),
-                Ok(()) => {
-                    let mut request = request.map(Body::new);
-                    request.extensions_mut().insert(arrival);
-                    request.extensions_mut().insert(seat);
-                    match router.call(request).await {
-                        Ok(response) => response,
-                        Err(never) => match never {},
-                    }
-                }
+                Ok(()) => app.router.answer(app, (arrival, seat), request).await,
             };
+            reply::finish(&mut response, head_only);
             guard::protect(response.headers_mut());
-            let whole = response.map(|body| Body::new(Sent { body, _asking: asking }));
-            Ok::<_, std::convert::Infallible>(whole)
+            Ok::<_, Infallible>(response.map(|body| Sent { body, _asking: asking }))
         }
     });
     let mut builder = http1::Builder::new();

@@ -4,8 +4,8 @@ use std::collections::HashMap;
 use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
-use axum::body::Bytes;
-use axum::http::{HeaderMap, StatusCode};
+use hyper::body::Bytes;
+use hyper::{HeaderMap, StatusCode};
 use lunet_api::{Code, Error};
 use sha2::{Digest, Sha256};
 

@@ -1,36 +1,44 @@
 //! The page: files that are built into the program.
 
-use axum::http::{HeaderMap, HeaderValue, StatusCode, header};
-use axum::response::{IntoResponse, Response};
-use rust_embed::{EmbeddedFile, RustEmbed};
+use std::sync::OnceLock;
+
+use hyper::header::{self, HeaderValue};
+use hyper::{HeaderMap, StatusCode};
+use sha2::{Digest, Sha256};
 
 use crate::app::tag_of_hash;
 use crate::problem::Problem;
+use crate::reply::{Body, Response, reply};
 
-/// The built page.
-#[derive(RustEmbed)]
-#[folder = "../../web/dist"]
-struct Files;
+/// A file of the built page.
+struct File {
+    /// From the root, without a slash at the start.
+    path: &'static str,
+    media: &'static str,
+    content: &'static [u8],
+    tag: OnceLock<String>,
+}
+
+impl File {
+    const fn new(path: &'static str, media: &'static str, content: &'static [u8]) -> Self {
+        Self { path, media, content, tag: OnceLock::new() }
+    }
+
+    fn find(path: &str) -> Option<&'static Self> {
+        FILES.iter().find(|file| file.path == path)
+    }
+
+    /// Its ETag, a hash of the content.
+    fn tag(&self) -> &str {
+        self.tag.get_or_init(|| tag_of_hash(&Sha256::digest(self.content)))
+    }
+}
+
+// Made by build.rs of the files in web/dist.
+include!(concat!(env!("OUT_DIR"), "/page.rs"));
 
 /// Forms of a file that are smaller, and how they are called in HTTP; the smallest first.
 const CODINGS: [(&str, &str); 2] = [("br", "br"), ("gz", "gzip")];
-
-/// The media type of a file, by the end of its name.
-fn media(path: &str) -> &'static str {
-    match path.rsplit('.').next().unwrap_or_default() {
-        "html" => "text/html; charset=utf-8",
-        "js" => "text/javascript; charset=utf-8",
-        "css" => "text/css; charset=utf-8",
-        "svg" => "image/svg+xml",
-        "png" => "image/png",
-        "ico" => "image/x-icon",
-        "json" => "application/json",
-        "webmanifest" => "application/manifest+json",
-        "woff2" => "font/woff2",
-        "txt" => "text/plain; charset=utf-8",
-        _ => "application/octet-stream",
-    }
-}
 
 /// True if a name has a hash of the content in it, as bundlers write it: `app-8f3ab2c1.js`. Such a file never changes.
 fn is_hashed(path: &str) -> bool {
@@ -42,13 +50,13 @@ fn is_hashed(path: &str) -> bool {
 }
 
 /// The file in the form that the client takes.
-fn find(path: &str, headers: &HeaderMap) -> Option<(EmbeddedFile, Option<&'static str>)> {
-    let plain = Files::get(path)?;
+fn find(path: &str, headers: &HeaderMap) -> Option<(&'static File, Option<&'static str>)> {
+    let plain = File::find(path)?;
     let accepted = headers.get(header::ACCEPT_ENCODING).and_then(|value| value.to_str().ok());
     for (end, coding) in CODINGS {
         let takes = |one: &str| one.split(';').next().is_some_and(|name| name.trim() == coding);
         if accepted.is_some_and(|all| all.split(',').any(takes)) {
-            if let Some(file) = Files::get(&format!("{path}.{end}")) {
+            if let Some(file) = File::find(&format!("{path}.{end}")) {
                 return Some((file, Some(coding)));
             }
         }
@@ -69,22 +77,21 @@ pub(crate) fn file(path: &str, headers: &HeaderMap) -> Result<Response, Problem>
     let Some((file, coding)) = find(path, headers).filter(|_| !is_form) else {
         return Err(Problem::not_found("there is no such page"));
     };
-    let tag = tag_of_hash(&file.metadata.sha256_hash());
+    let tag = file.tag();
     let known = headers.get(header::IF_NONE_MATCH).and_then(|value| value.to_str().ok());
     let same = known.is_some_and(|all| all.split(',').any(|one| one.trim() == tag));
     let mut response = match same {
-        true => StatusCode::NOT_MODIFIED.into_response(),
-        false => file.data.into_owned().into_response(),
+        true => reply(StatusCode::NOT_MODIFIED, file.media, Body::empty()),
+        false => reply(StatusCode::OK, file.media, file.content),
     };
     let kept = match is_hashed(path) {
         true => "public, max-age=31536000, immutable",
         false => "no-cache",
     };
     let headers = response.headers_mut();
-    headers.insert(header::CONTENT_TYPE, HeaderValue::from_static(media(path)));
     headers.insert(header::CACHE_CONTROL, HeaderValue::from_static(kept));
     headers.insert(header::VARY, HeaderValue::from_static("accept-encoding"));
-    if let Ok(tag) = HeaderValue::from_str(&tag) {
+    if let Ok(tag) = HeaderValue::from_str(tag) {
         headers.insert(header::ETAG, tag);
     }
     if let Some(coding) = coding {
@@ -108,6 +115,39 @@ mod tests {
             ("12345678.js", false),
         ] {
             assert_eq!(is_hashed(path), is, "{path}");
+        }
+    }
+
+    #[test]
+    fn a_file_has_its_media_type_and_the_hash_of_its_content() {
+        for (end, media) in [
+            (".css", "text/css; charset=utf-8"),
+            (".html", "text/html; charset=utf-8"),
+            (".js", "text/javascript; charset=utf-8"),
+            (".svg", "image/svg+xml"),
+            (".txt", "text/plain; charset=utf-8"),
+        ] {
+            let file = FILES.iter().find(|file| file.path.ends_with(end)).expect(end);
+            let found = super::file(file.path, &HeaderMap::new()).unwrap();
+            assert_eq!(found.headers()[header::CONTENT_TYPE], media, "{}", file.path);
+            let hash = Sha256::digest(file.content)
+                .iter()
+                .take(16)
+                .fold(String::new(), |text, byte| format!("{text}{byte:02x}"));
+            assert_eq!(found.headers()[header::ETAG], format!("\"{hash}\""), "{}", file.path);
+        }
+    }
+
+    #[test]
+    fn every_built_file_is_embedded() {
+        fn count(directory: &std::path::Path) -> usize {
+            let entries = std::fs::read_dir(directory).unwrap().map(|entry| entry.unwrap().path());
+            entries.map(|path| if path.is_dir() { count(&path) } else { 1 }).sum()
+        }
+        let root = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("../../web/dist");
+        assert_eq!(FILES.len(), count(&root));
+        for file in &FILES {
+            assert_eq!(std::fs::read(root.join(file.path)).unwrap(), file.content, "{}", file.path);
         }
     }
 

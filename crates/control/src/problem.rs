@@ -1,10 +1,11 @@
 //! Errors as RFC 9457 describes them, with the code and the words of the command line.
 
-use axum::http::{HeaderValue, StatusCode, header};
-use axum::response::{IntoResponse, Response};
+use hyper::StatusCode;
+use hyper::header::{self, HeaderValue};
 use lunet_api::{Code, Error};
-use serde::{Deserialize, Serialize};
-use utoipa::ToSchema;
+use serde::Serialize;
+
+use crate::reply::{Response, reply};
 
 /// The media type of a problem.
 pub(crate) const MEDIA: &str = "application/problem+json";
@@ -13,8 +14,9 @@ pub(crate) const MEDIA: &str = "application/problem+json";
 const FORBIDDEN: &str = "forbidden";
 
 /// An error, as it is sent.
-#[derive(Debug, Serialize, Deserialize, ToSchema)]
-#[schema(as = Problem)]
+#[derive(Debug, Serialize)]
+#[cfg_attr(test, derive(utoipa::ToSchema))]
+#[cfg_attr(test, schema(as = Problem))]
 pub(crate) struct Body {
     /// `urn:lunet:error:` and the code.
     #[serde(rename = "type")]
@@ -136,8 +138,9 @@ impl From<Error> for Problem {
     }
 }
 
-impl IntoResponse for Problem {
-    fn into_response(self) -> Response {
+impl Problem {
+    /// The answer that says it.
+    pub(crate) fn into_response(self) -> Response {
         let code = self.error.code.to_string();
         let body = Body {
             kind: format!("urn:lunet:error:{code}"),
@@ -149,7 +152,7 @@ impl IntoResponse for Problem {
             fix: self.error.fix,
         };
         let text = serde_json::to_vec(&body).unwrap_or_default();
-        let mut response = (self.status, [(header::CONTENT_TYPE, MEDIA)], text).into_response();
+        let mut response = reply(self.status, MEDIA, text);
         if let Some(seconds) = self.retry {
             response.headers_mut().insert(header::RETRY_AFTER, HeaderValue::from(seconds));
         }

@@ -4,15 +4,13 @@ use std::net::IpAddr;
 
 use lunet_api::{Answer, Done, Error, Preview, Request};
 use serde::{Deserialize, Serialize};
-use utoipa::ToSchema;
 use zeroize::Zeroizing;
 
 use crate::guard::Peer;
 
 /// What somebody may do. Each role may do what those before it may, but for `metrics`, which reads metrics alone.
-#[derive(
-    Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize, ToSchema,
-)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[cfg_attr(test, derive(utoipa::ToSchema))]
 #[serde(rename_all = "lowercase")]
 pub enum Role {
     /// Reads `/metrics`, and nothing else.
@@ -43,7 +41,8 @@ impl Role {
 }
 
 /// How somebody has shown who they are.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize, ToSchema)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[cfg_attr(test, derive(utoipa::ToSchema))]
 #[serde(rename_all = "lowercase")]
 pub enum Kind {
     /// By a login, in a browser.
@@ -101,7 +100,8 @@ impl Principal {
 }
 
 /// A login to a target, or a host's Connect, that was refused.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(test, derive(utoipa::ToSchema))]
 pub struct RefusedLogin {
     /// When, in seconds since 1970, UTC.
     pub time: u64,

@@ -14,7 +14,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
-use axum::http::StatusCode;
+use hyper::StatusCode;
 use lunet_api::{Code, Error};
 use sha2::{Digest, Sha256};
 use subtle::ConstantTimeEq;

@@ -2,32 +2,33 @@
 
 use std::sync::Arc;
 
-use axum::http::{StatusCode, header};
-use axum::response::Response;
+use hyper::{StatusCode, header};
 use lunet_api::{Answer, Done, Group, GroupConfig, GroupGateway, Request, SecretText};
-use serde::{Deserialize, Serialize};
-use utoipa::ToSchema;
+use serde::Deserialize;
 
 use super::{Needs, Route, Run, Tagged, Verb, get, many, one, route, whole, with_tag};
 use crate::app::{App, Call, json, tag};
 use crate::problem::Problem;
+use crate::reply::Response;
 use crate::service::Role;
 
 /// Where a group is to go.
-#[derive(Debug, Serialize, Deserialize, ToSchema)]
+#[derive(Debug, Deserialize)]
+#[cfg_attr(test, derive(utoipa::ToSchema))]
 #[serde(deny_unknown_fields)]
 struct MoveTo {
     /// The number of the gateway, from 1.
-    #[schema(minimum = 1)]
+    #[cfg_attr(test, schema(minimum = 1))]
     gateway: u16,
 }
 
 /// What the gateways of a group are to share.
-#[derive(Debug, Serialize, Deserialize, ToSchema)]
+#[derive(Debug, Deserialize)]
+#[cfg_attr(test, derive(utoipa::ToSchema))]
 #[serde(deny_unknown_fields)]
 struct SharedText {
     /// The text. If it begins with the line of a revision, only that one is replaced.
-    #[schema(value_type = String)]
+    #[cfg_attr(test, schema(value_type = String))]
     text: SecretText,
     /// Although sessions lose what they use.
     #[serde(default)]

@@ -9,27 +9,20 @@ mod work;
 
 use std::sync::Arc;
 
-use axum::Router;
-use axum::extract::rejection::RawPathParamsRejection;
-use axum::extract::{RawPathParams, Request, State};
-use axum::http::header::{HeaderMap, HeaderValue};
-use axum::http::{Method, StatusCode, Uri, header};
-use axum::response::{IntoResponse, Response};
-use axum::routing::{MethodFilter, on};
+use hyper::body::Incoming;
+use hyper::header::{self, HeaderMap, HeaderValue};
+use hyper::{Method, Request, StatusCode};
 use lunet_api::{Answer, Change};
-use utoipa::openapi::RefOr;
-use utoipa::openapi::schema::Schema;
+use percent_encoding::percent_decode_str;
 
 use crate::app::{Answering, App, Call, json};
+use crate::guard::Arrival;
 use crate::page;
 use crate::problem::Problem;
+use crate::reply::Response;
+use crate::seats::Seat;
 use crate::service::Role;
-
-/// The schemas of the document, by name.
-pub(crate) type Shapes = Vec<(String, RefOr<Schema>)>;
-
-/// Gives the schema of a body or an answer, and adds what it refers to.
-pub(crate) type Shape = fn(&mut Shapes) -> RefOr<Schema>;
+use crate::shape::{Shape, any, many, one, text};
 
 /// Who may use a route.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -61,14 +54,17 @@ impl Verb {
         }
     }
 
-    const fn filter(self) -> MethodFilter {
+    /// The methods that it answers, as in the header `Allow`.
+    const fn allowed(self) -> &'static str {
         match self {
-            Self::Get => MethodFilter::GET,
-            Self::Post => MethodFilter::POST,
-            Self::Put => MethodFilter::PUT,
-            Self::Patch => MethodFilter::PATCH,
-            Self::Delete => MethodFilter::DELETE,
+            Self::Get => "GET,HEAD",
+            other => other.as_str(),
         }
+    }
+
+    /// True if it answers this method. HEAD is answered as GET, without the body.
+    fn answers(self, method: &Method) -> bool {
+        method.as_str() == self.as_str() || (self == Self::Get && method == Method::HEAD)
     }
 }
 
@@ -114,6 +110,7 @@ pub(crate) enum Run {
 
 /// One route.
 #[derive(Clone, Copy)]
+#[cfg_attr(not(test), expect(dead_code, reason = "the OpenAPI document is made in a test"))]
 pub(crate) struct Route {
     pub(crate) method: Verb,
     pub(crate) path: &'static str,
@@ -251,31 +248,6 @@ fn with_tag(mut response: Response, tag: &str) -> Response {
     response
 }
 
-/// The schema of a type.
-fn one<T: utoipa::ToSchema>(shapes: &mut Shapes) -> RefOr<Schema> {
-    T::schemas(shapes);
-    shapes.push((T::name().into_owned(), T::schema()));
-    RefOr::Ref(utoipa::openapi::Ref::from_schema_name(T::name()))
-}
-
-/// The schema of a list.
-fn many<T: utoipa::ToSchema>(shapes: &mut Shapes) -> RefOr<Schema> {
-    let item = one::<T>(shapes);
-    RefOr::T(Schema::Array(utoipa::openapi::ArrayBuilder::new().items(item).build()))
-}
-
-/// The schema of an object that others describe.
-fn any(_: &mut Shapes) -> RefOr<Schema> {
-    let object = utoipa::openapi::ObjectBuilder::new();
-    RefOr::T(Schema::Object(object.build()))
-}
-
-/// The schema of a text.
-fn text(_: &mut Shapes) -> RefOr<Schema> {
-    let object = utoipa::openapi::ObjectBuilder::new();
-    RefOr::T(Schema::Object(object.schema_type(utoipa::openapi::schema::Type::String).build()))
-}
-
 /// A part of the path that is a number.
 fn number(call: &Call, name: &str) -> Result<u16, Problem> {
     let text = call.part(name);
@@ -314,32 +286,84 @@ pub(crate) static TABLE: &[Route] = &{
     all
 };
 
-/// The router of all routes.
-pub(crate) fn router(app: &Arc<App>) -> Router {
-    let mut router = Router::new();
-    for route in TABLE {
-        let answer = move |State(app): State<Arc<App>>,
-                           parameters: Result<RawPathParams, RawPathParamsRejection>,
-                           request: Request| {
-            let parameters = parameters.map_err(|_| Problem::bad("the path is not UTF-8 text"));
-            app.answer(route, parameters, request)
-        };
-        router = router.route(route.path, on(route.method.filter(), answer));
+/// The parts of a path: name and value, decoded.
+pub(crate) type Parameters = Vec<(String, String)>;
+
+/// A path, and the routes that it has.
+struct Place {
+    path: &'static str,
+    routes: Vec<&'static Route>,
+}
+
+/// Finds the route of a request.
+pub(crate) struct Router(matchit::Router<Place>);
+
+impl Router {
+    /// The router of all routes.
+    ///
+    /// # Panics
+    /// Two paths of the table match the same requests.
+    pub(crate) fn new() -> Self {
+        let mut places: Vec<Place> = Vec::new();
+        for route in TABLE {
+            match places.iter_mut().find(|place| place.path == route.path) {
+                Some(place) => place.routes.push(route),
+                None => places.push(Place { path: route.path, routes: vec![route] }),
+            }
+        }
+        let mut router = matchit::Router::new();
+        for place in places {
+            router.insert(place.path, place).expect("the paths of the table are distinct");
+        }
+        Self(router)
     }
-    router
-        .fallback(elsewhere)
-        .method_not_allowed_fallback(|| async {
-            let text = "nothing here can be asked in this way";
-            Problem::new(StatusCode::METHOD_NOT_ALLOWED, "method-not-allowed", text)
-        })
-        .with_state(Arc::clone(app))
+
+    /// Answers a request for a route, a file of the page, or nothing.
+    pub(crate) async fn answer(
+        &self,
+        app: &Arc<App>,
+        from: (Arrival, &Seat),
+        request: Request<Incoming>,
+    ) -> Response {
+        let (method, path) = (request.method(), request.uri().path());
+        let Ok(found) = self.0.at(path) else {
+            return elsewhere(method, path, request.headers());
+        };
+        let routes = &found.value.routes;
+        let Some(route) = routes.iter().find(|route| route.method.answers(method)) else {
+            return not_allowed(routes);
+        };
+        let parameters = decoded(&found.params);
+        app.answer(route, parameters, from, request).await
+    }
+}
+
+/// The parts of a path.
+fn decoded(parts: &matchit::Params<'_, '_>) -> Result<Parameters, Problem> {
+    let one = |(name, value): (&str, &str)| {
+        let value = percent_decode_str(value).decode_utf8();
+        let value = value.map_err(|_| Problem::bad("the path is not UTF-8 text"))?;
+        Ok((name.to_owned(), value.into_owned()))
+    };
+    parts.iter().map(one).collect()
+}
+
+/// The answer to a method that none of these routes has.
+fn not_allowed(routes: &[&Route]) -> Response {
+    let text = "nothing here can be asked in this way";
+    let problem = Problem::new(StatusCode::METHOD_NOT_ALLOWED, "method-not-allowed", text);
+    let mut response = problem.into_response();
+    let allowed: Vec<&str> = routes.iter().map(|route| route.method.allowed()).collect();
+    if let Ok(allowed) = HeaderValue::from_str(&allowed.join(",")) {
+        response.headers_mut().insert(header::ALLOW, allowed);
+    }
+    response
 }
 
 /// What is no route: a file of the page, or nothing.
-async fn elsewhere(method: Method, uri: Uri, headers: HeaderMap) -> Response {
-    let path = uri.path();
-    if path.starts_with("/api/") || !matches!(method, Method::GET | Method::HEAD) {
+fn elsewhere(method: &Method, path: &str, headers: &HeaderMap) -> Response {
+    if path.starts_with("/api/") || !matches!(*method, Method::GET | Method::HEAD) {
         return Problem::not_found("there is no such route").into_response();
     }
-    page::file(path, &headers).unwrap_or_else(IntoResponse::into_response)
+    page::file(path, headers).unwrap_or_else(Problem::into_response)
 }

@@ -3,18 +3,18 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use axum::http::{HeaderValue, StatusCode, header};
-use axum::response::Response;
+use hyper::StatusCode;
+use hyper::header::{self, HeaderValue};
 use lunet_api::{Code, Error, SecretText};
 use serde::{Deserialize, Serialize};
 use tokio::time::sleep;
-use utoipa::ToSchema;
 
 use super::{Needs, Route, Run, Verb, get, many, one, route};
 use crate::access::{self, Login};
 use crate::app::{App, Call, Outcome, json};
 use crate::once::Again;
 use crate::problem::Problem;
+use crate::reply::Response;
 use crate::service::{Kind, Role};
 
 /// How long a token lasts if nobody says so, and at most, in seconds.
@@ -25,39 +25,43 @@ const LONGEST: u64 = 10 * 366 * 24 * 3600;
 const WRONG: Duration = Duration::from_millis(100);
 
 /// Whether there is no account yet.
-#[derive(Debug, Serialize, Deserialize, ToSchema)]
+#[derive(Debug, Serialize)]
+#[cfg_attr(test, derive(utoipa::ToSchema))]
 struct FirstStart {
     /// There is none, so the first one is to be made.
     needed: bool,
 }
 
 /// The first account, an administrator's.
-#[derive(Debug, Deserialize, ToSchema)]
+#[derive(Debug, Deserialize)]
+#[cfg_attr(test, derive(utoipa::ToSchema))]
 #[serde(deny_unknown_fields)]
 struct FirstAccount {
     /// The code that `lunet serve` has printed.
     code: String,
     /// The account's name.
-    #[schema(min_length = 1, max_length = 64, pattern = "^[A-Za-z0-9._@-]+$")]
+    #[cfg_attr(test, schema(min_length = 1, max_length = 64, pattern = "^[A-Za-z0-9._@-]+$"))]
     name: String,
     /// Its password, of 8 to 256 characters.
-    #[schema(value_type = String, write_only, min_length = 8, max_length = 256)]
+    #[cfg_attr(test, schema(value_type = String, write_only, min_length = 8, max_length = 256))]
     password: SecretText,
 }
 
 /// A login.
-#[derive(Debug, Deserialize, ToSchema)]
+#[derive(Debug, Deserialize)]
+#[cfg_attr(test, derive(utoipa::ToSchema))]
 #[serde(deny_unknown_fields)]
 struct Credentials {
     /// The account's name.
     name: String,
     /// Its password.
-    #[schema(value_type = String, write_only)]
+    #[cfg_attr(test, schema(value_type = String, write_only))]
     password: SecretText,
 }
 
 /// A session that has begun. Its identifier is in the cookie.
-#[derive(Debug, Serialize, Deserialize, ToSchema)]
+#[derive(Debug, Serialize)]
+#[cfg_attr(test, derive(utoipa::ToSchema))]
 struct LoggedIn {
     /// The account's name.
     name: String,
@@ -70,7 +74,8 @@ struct LoggedIn {
 }
 
 /// Who asks.
-#[derive(Debug, Serialize, Deserialize, ToSchema)]
+#[derive(Debug, Serialize)]
+#[cfg_attr(test, derive(utoipa::ToSchema))]
 struct Me {
     /// The account's name, or the token's.
     name: String,
@@ -83,14 +88,16 @@ struct Me {
 }
 
 /// What was done, in a sentence.
-#[derive(Debug, Serialize, Deserialize, ToSchema)]
+#[derive(Debug, Serialize)]
+#[cfg_attr(test, derive(utoipa::ToSchema))]
 struct Said {
     /// The sentence.
     done: String,
 }
 
 /// Somebody who may log in.
-#[derive(Debug, Serialize, Deserialize, ToSchema)]
+#[derive(Debug, Serialize)]
+#[cfg_attr(test, derive(utoipa::ToSchema))]
 struct Account {
     /// The name.
     name: String,
@@ -103,34 +110,37 @@ struct Account {
 }
 
 /// An account to make.
-#[derive(Debug, Deserialize, ToSchema)]
+#[derive(Debug, Deserialize)]
+#[cfg_attr(test, derive(utoipa::ToSchema))]
 #[serde(deny_unknown_fields)]
 struct NewAccount {
     /// The name.
-    #[schema(min_length = 1, max_length = 64, pattern = "^[A-Za-z0-9._@-]+$")]
+    #[cfg_attr(test, schema(min_length = 1, max_length = 64, pattern = "^[A-Za-z0-9._@-]+$"))]
     name: String,
     /// Its password, of 8 to 256 characters.
-    #[schema(value_type = String, write_only, min_length = 8, max_length = 256)]
+    #[cfg_attr(test, schema(value_type = String, write_only, min_length = 8, max_length = 256))]
     password: SecretText,
     /// What it may do; not `metrics`.
     role: Role,
 }
 
 /// Another password.
-#[derive(Debug, Deserialize, ToSchema)]
+#[derive(Debug, Deserialize)]
+#[cfg_attr(test, derive(utoipa::ToSchema))]
 #[serde(deny_unknown_fields)]
 struct NewPassword {
     /// The password, of 8 to 256 characters.
-    #[schema(value_type = String, write_only, min_length = 8, max_length = 256)]
+    #[cfg_attr(test, schema(value_type = String, write_only, min_length = 8, max_length = 256))]
     password: SecretText,
     /// The one before. Whoever is no administrator has to know it.
-    #[schema(value_type = Option<String>, write_only)]
+    #[cfg_attr(test, schema(value_type = Option<String>, write_only))]
     #[serde(default)]
     current: Option<SecretText>,
 }
 
 /// A token, without its secret.
-#[derive(Debug, Serialize, Deserialize, ToSchema)]
+#[derive(Debug, Serialize)]
+#[cfg_attr(test, derive(utoipa::ToSchema))]
 struct Token {
     /// Its number.
     id: String,
@@ -149,21 +159,23 @@ struct Token {
 }
 
 /// A token to make.
-#[derive(Debug, Serialize, Deserialize, ToSchema)]
+#[derive(Debug, Deserialize)]
+#[cfg_attr(test, derive(utoipa::ToSchema))]
 #[serde(deny_unknown_fields)]
 struct NewToken {
     /// A name for people.
-    #[schema(min_length = 1, max_length = 64, pattern = "^[A-Za-z0-9._@-]+$")]
+    #[cfg_attr(test, schema(min_length = 1, max_length = 64, pattern = "^[A-Za-z0-9._@-]+$"))]
     name: String,
     /// What it may do.
     role: Role,
     /// How long it lasts; 90 days if left out.
-    #[schema(minimum = 1, maximum = 316_224_000)]
+    #[cfg_attr(test, schema(minimum = 1, maximum = 316_224_000))]
     expires_seconds: Option<u64>,
 }
 
 /// A token that was made.
-#[derive(Debug, Serialize, Deserialize, ToSchema)]
+#[derive(Debug, Serialize)]
+#[cfg_attr(test, derive(utoipa::ToSchema))]
 struct MadeToken {
     /// Its number.
     id: String,

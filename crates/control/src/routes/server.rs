@@ -4,15 +4,13 @@ use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use axum::http::{StatusCode, header};
-use axum::response::{IntoResponse, Response};
+use hyper::{StatusCode, header};
 use lunet_api::{
     Answer, Change, Code, Configuration, Done, Error, Portal, Preview, Request, SecretText,
     Session, Stats, Transport, Verdict,
 };
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
-use utoipa::ToSchema;
 use zeroize::Zeroizing;
 
 use super::{
@@ -24,6 +22,7 @@ use crate::audit::AuditEntry;
 use crate::binds;
 use crate::events::Events;
 use crate::problem::Problem;
+use crate::reply::{Response, reply};
 use crate::service::{RefusedLogin, Role};
 
 /// The TCP port of iSCSI.
@@ -41,7 +40,8 @@ const READY: Duration = Duration::from_secs(2);
 const STILL_READY: Duration = Duration::from_secs(1);
 
 /// A portal to add.
-#[derive(Debug, Serialize, Deserialize, ToSchema)]
+#[derive(Debug, Deserialize)]
+#[cfg_attr(test, derive(utoipa::ToSchema))]
 #[serde(deny_unknown_fields)]
 struct NewPortal {
     /// IP address and TCP port; the port is 3260 if left out.
@@ -54,7 +54,8 @@ struct NewPortal {
 }
 
 /// How the configuration is applied.
-#[derive(Debug, Default, Serialize, Deserialize, ToSchema)]
+#[derive(Debug, Default, Deserialize)]
+#[cfg_attr(test, derive(utoipa::ToSchema))]
 #[serde(deny_unknown_fields, default)]
 struct Apply {
     /// Although sessions use what would be gone.
@@ -64,16 +65,18 @@ struct Apply {
 }
 
 /// A configuration.
-#[derive(Debug, Serialize, Deserialize, ToSchema)]
+#[derive(Debug, Deserialize)]
+#[cfg_attr(test, derive(utoipa::ToSchema))]
 #[serde(deny_unknown_fields)]
 struct ConfigText {
     /// The text of `lunet.toml`.
-    #[schema(value_type = String)]
+    #[cfg_attr(test, schema(value_type = String))]
     text: SecretText,
 }
 
 /// Whether the server serves.
-#[derive(Debug, Serialize, Deserialize, ToSchema)]
+#[derive(Debug, Serialize)]
+#[cfg_attr(test, derive(utoipa::ToSchema))]
 struct Readiness {
     /// It does.
     ready: bool,
@@ -398,8 +401,7 @@ pub(super) const ROUTES: &[Route] = &[
         "This document",
         any,
         Run::Own(|app, _| {
-            let media = [(header::CONTENT_TYPE, JSON)];
-            Box::pin(async move { Ok((media, app.document.clone()).into_response()) })
+            Box::pin(async move { Ok(reply(StatusCode::OK, JSON, app.document.clone())) })
         }),
     )
     .needs(Needs::Nobody),
@@ -407,7 +409,9 @@ pub(super) const ROUTES: &[Route] = &[
         "/healthz",
         "Whether this interface lives",
         text,
-        Run::Own(|_, _| Box::pin(async { Ok("ok".into_response()) })),
+        Run::Own(|_, _| {
+            Box::pin(async { Ok(reply(StatusCode::OK, "text/plain; charset=utf-8", "ok")) })
+        }),
     )
     .needs(Needs::Nobody)
     .media(&["text/plain"]),

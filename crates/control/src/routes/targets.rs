@@ -1,21 +1,21 @@
 //! Targets, their LUNs, and who may log in.
 
-use axum::http::StatusCode;
-use axum::response::Response;
+use hyper::StatusCode;
 use lunet_api::{
     Answer, Change, Code, Done, Error, NewSecret, NewUser, Request, SecretText, Target,
 };
-use serde::{Deserialize, Serialize};
-use utoipa::ToSchema;
+use serde::Deserialize;
 
 use super::{FORCE, KEEP, Route, Run, Tagged, Verb, change, get, many, number, one, with_tag};
 use crate::app::{Call, json, tag};
 use crate::everybody;
 use crate::problem::Problem;
+use crate::reply::Response;
 use crate::service::Role;
 
 /// A target to make.
-#[derive(Debug, Serialize, Deserialize, ToSchema)]
+#[derive(Debug, Deserialize)]
+#[cfg_attr(test, derive(utoipa::ToSchema))]
 #[serde(deny_unknown_fields)]
 struct NewTarget {
     /// Its iSCSI name.
@@ -28,7 +28,8 @@ struct NewTarget {
 }
 
 /// The volume of a LUN.
-#[derive(Debug, Serialize, Deserialize, ToSchema)]
+#[derive(Debug, Deserialize)]
+#[cfg_attr(test, derive(utoipa::ToSchema))]
 #[serde(deny_unknown_fields)]
 struct NewLun {
     /// Name of the volume.
@@ -39,11 +40,12 @@ struct NewLun {
 }
 
 /// Initiators to let in, or entries of the list to remove.
-#[derive(Debug, Serialize, Deserialize, ToSchema)]
+#[derive(Debug, Deserialize)]
+#[cfg_attr(test, derive(utoipa::ToSchema))]
 #[serde(deny_unknown_fields)]
 struct NewInitiators {
     /// Names, addresses and networks, or NQNs of NVMe hosts.
-    #[schema(min_items = 1)]
+    #[cfg_attr(test, schema(min_items = 1))]
     initiators: Vec<String>,
     /// Although sessions of others end by it.
     #[serde(default)]
@@ -54,16 +56,18 @@ struct NewInitiators {
 }
 
 /// A secret in clear text: `{"text":"..."}`.
-#[derive(Debug, Deserialize, ToSchema)]
+#[derive(Debug, Deserialize)]
+#[cfg_attr(test, derive(utoipa::ToSchema))]
 #[serde(deny_unknown_fields)]
 struct Secret {
     /// The secret. It is never shown again.
-    #[schema(value_type = String, write_only)]
+    #[cfg_attr(test, schema(value_type = String, write_only))]
     text: SecretText,
 }
 
 /// A user to add.
-#[derive(Debug, Deserialize, ToSchema)]
+#[derive(Debug, Deserialize)]
+#[cfg_attr(test, derive(utoipa::ToSchema))]
 #[serde(deny_unknown_fields)]
 struct NewTargetUser {
     /// The name (CHAP_N).

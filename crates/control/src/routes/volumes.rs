@@ -1,20 +1,20 @@
 //! Volumes and their snapshots.
 
-use axum::http::StatusCode;
-use axum::response::Response;
+use hyper::StatusCode;
 use lunet_api::{
     Answer, Backend, Change, Done, NewVolume, Request, Snapshot, Volume, VolumeLimits,
 };
-use serde::{Deserialize, Serialize};
-use utoipa::ToSchema;
+use serde::Deserialize;
 
 use super::{FORCE, Of, Route, Run, Tagged, Verb, change, get, many, one, whole, with_tag};
 use crate::app::{Call, json, tag};
 use crate::problem::Problem;
+use crate::reply::Response;
 use crate::service::Role;
 
 /// A volume to make. What is left out has the default of the configuration file; the backend is a file.
-#[derive(Debug, Serialize, Deserialize, ToSchema)]
+#[derive(Debug, Deserialize)]
+#[cfg_attr(test, derive(utoipa::ToSchema))]
 #[serde(deny_unknown_fields)]
 struct VolumeToMake {
     /// Name of the volume, unique on the server.
@@ -52,7 +52,8 @@ struct VolumeToMake {
 }
 
 /// A new size.
-#[derive(Debug, Default, Serialize, Deserialize, ToSchema)]
+#[derive(Debug, Default, Deserialize)]
+#[cfg_attr(test, derive(utoipa::ToSchema))]
 #[serde(deny_unknown_fields)]
 struct Resize {
     /// In bytes; if left out, that which its device has by now.
@@ -60,7 +61,8 @@ struct Resize {
 }
 
 /// A snapshot to make.
-#[derive(Debug, Serialize, Deserialize, ToSchema)]
+#[derive(Debug, Deserialize)]
+#[cfg_attr(test, derive(utoipa::ToSchema))]
 #[serde(deny_unknown_fields)]
 struct NewSnapshot {
     /// Its name, unique within its volume.
@@ -68,7 +70,8 @@ struct NewSnapshot {
 }
 
 /// A clone to make.
-#[derive(Debug, Serialize, Deserialize, ToSchema)]
+#[derive(Debug, Deserialize)]
+#[cfg_attr(test, derive(utoipa::ToSchema))]
 #[serde(deny_unknown_fields)]
 struct NewClone {
     /// Name of the new volume.
@@ -80,7 +83,8 @@ struct NewClone {
 }
 
 /// Where to go back to.
-#[derive(Debug, Serialize, Deserialize, ToSchema)]
+#[derive(Debug, Deserialize)]
+#[cfg_attr(test, derive(utoipa::ToSchema))]
 #[serde(deny_unknown_fields)]
 struct RollbackTo {
     /// Name of the snapshot.

@@ -2,13 +2,14 @@
 
 use std::sync::Arc;
 
-use axum::http::{HeaderValue, StatusCode, header};
-use axum::response::Response;
+use hyper::StatusCode;
+use hyper::header::{self, HeaderValue};
 
 use super::{Needs, Route, Run, Verb, get, many, one, route};
 use crate::app::{App, Call, Outcome, json};
 use crate::jobs::{Job, Jobs, NewJob};
 use crate::problem::Problem;
+use crate::reply::Response;
 use crate::service::Role;
 
 async fn begin(app: Arc<App>, call: Call) -> Result<Response, Problem> {

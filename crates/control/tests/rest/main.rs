@@ -7,6 +7,7 @@ mod groups;
 mod hostile;
 mod limits;
 mod local;
+mod methods;
 mod support;
 mod tls;
 mod work;

@@ -45,6 +45,21 @@ fn other_addresses_have_tls_with_a_certificate_that_stays() {
     assert_eq!(fingerprint.split(':').count(), 32);
     let key = server.folder.path().join("control/key.pem").metadata().unwrap();
     assert_eq!(key.permissions().mode() & 0o777, 0o600);
+    // RFC 7468, 3
+    for (name, label) in [("certificate", "CERTIFICATE"), ("key", "PRIVATE KEY")] {
+        let path = server.folder.path().join(format!("control/{name}.pem"));
+        let text = std::fs::read_to_string(path).unwrap();
+        let begin = format!("-----BEGIN {label}-----\n");
+        let body = text.strip_prefix(&begin).expect("the first line");
+        let body = body.strip_suffix(&format!("\n-----END {label}-----\n")).expect("the last line");
+        let (last, full) = body
+            .split('\n')
+            .collect::<Vec<_>>()
+            .split_last()
+            .map(|(last, full)| (last.len(), full.iter().all(|line| line.len() == 64)))
+            .unwrap();
+        assert!(full && (1..=64).contains(&last), "{name}");
+    }
     let code = server.control.as_ref().unwrap().code().unwrap();
     let body = json!({"code": code, "name": "root", "password": "a good password"});
     let login = server.ask("POST", "/api/v1/first-start").with("Host", "store.example.org:1");

@@ -1,5 +1,9 @@
-//! The OpenAPI document, made of the table of routes and of the types' own schemas.
+//! Makes the OpenAPI document of the table of routes and of the types' own schemas.
 
+use std::io::{self, Write};
+
+use serde::Serialize;
+use serde_json::ser::Formatter;
 use utoipa::openapi::path::{HttpMethod, OperationBuilder, ParameterBuilder, ParameterIn};
 use utoipa::openapi::request_body::RequestBodyBuilder;
 use utoipa::openapi::schema::{AnyOfBuilder, Schema, Type};
@@ -7,14 +11,15 @@ use utoipa::openapi::security::{
     ApiKey, ApiKeyValue, HttpAuthScheme, HttpBuilder, SecurityRequirement, SecurityScheme,
 };
 use utoipa::openapi::{
-    ComponentsBuilder, ContentBuilder, InfoBuilder, ObjectBuilder, OpenApiBuilder, PathItem,
-    PathsBuilder, RefOr, Required, ResponseBuilder,
+    ComponentsBuilder, ContentBuilder, InfoBuilder, ObjectBuilder, OpenApi, OpenApiBuilder,
+    PathItem, PathsBuilder, RefOr, Required, ResponseBuilder,
 };
 use utoipa::{PartialSchema, ToSchema};
 
 use crate::app::JSON;
 use crate::problem;
-use crate::routes::{DRY_RUN, Needs, Of, Parameter, Route, Run, Shapes, TABLE, Tagged, Verb};
+use crate::routes::{DRY_RUN, Needs, Of, Parameter, Route, Run, TABLE, Tagged, Verb};
+use crate::shape::Shapes;
 
 const BEARER: &str = "token";
 const SESSION: &str = "session";
@@ -22,8 +27,31 @@ const SESSION: &str = "session";
 const ABOUT: &str = "The REST interface of lunet. Changes with a session need the header X-Lunet-CSRF with the value that \
     the login has given; changes with a token do not. docs/rest.md describes it.";
 
-/// The document, as it is served. `cookie` is the name of the session's.
-pub(crate) fn document(cookie: &str) -> String {
+/// Begins a line at each member of an object, and changes nothing else.
+struct Lines;
+
+impl Formatter for Lines {
+    fn begin_object_key<W: Write + ?Sized>(&mut self, out: &mut W, first: bool) -> io::Result<()> {
+        out.write_all(if first { b"\n" } else { b",\n" })
+    }
+}
+
+/// The document in lines.
+pub(super) fn in_lines(version: &str, cookie: &str) -> String {
+    let mut text = Vec::new();
+    let mut serializer = serde_json::Serializer::with_formatter(&mut text, Lines);
+    document(version, cookie).serialize(&mut serializer).unwrap();
+    text.push(b'\n');
+    String::from_utf8(text).unwrap()
+}
+
+/// The document without line breaks.
+pub(super) fn compact(version: &str, cookie: &str) -> String {
+    document(version, cookie).to_json().unwrap()
+}
+
+/// The document. `cookie` is the name of the session's.
+fn document(version: &str, cookie: &str) -> OpenApi {
     let mut shapes: Shapes = Vec::new();
     problem::Body::schemas(&mut shapes);
     shapes.push((problem::Body::name().into_owned(), problem::Body::schema()));
@@ -46,14 +74,10 @@ pub(crate) fn document(cookie: &str) -> String {
         .schemas_from_iter(shapes)
         .security_scheme(BEARER, SecurityScheme::Http(bearer))
         .security_scheme(SESSION, SecurityScheme::ApiKey(cookie));
-    let info = InfoBuilder::new()
-        .title("lunet")
-        .version(env!("CARGO_PKG_VERSION"))
-        .description(Some(ABOUT))
-        .build();
+    let info = InfoBuilder::new().title("lunet").version(version).description(Some(ABOUT)).build();
     let document =
         OpenApiBuilder::new().info(info).paths(paths).components(Some(components.build()));
-    document.build().to_json().unwrap_or_default()
+    document.build()
 }
 
 fn operation(route: &Route, shapes: &mut Shapes) -> utoipa::openapi::path::Operation {
