@@ -104,8 +104,18 @@ fn controller(out: &mut String, controller: &Controller) {
 
 /// An indented paragraph of lines that end between words.
 fn wrapped(text: &str) -> String {
-    let options = textwrap::Options::new(WIDTH).break_words(false);
-    textwrap::fill(text, options.initial_indent("  ").subsequent_indent("  ")) + "\n"
+    let mut lines = vec![String::from(" ")];
+    for word in text.split(' ') {
+        let line = lines.last_mut().filter(|line| {
+            let begun = line.trim_start() != "";
+            !begun || line.chars().count() + 1 + word.chars().count() <= WIDTH
+        });
+        match line {
+            Some(line) => line.extend([" ", word]),
+            None => lines.push(format!("  {word}")),
+        }
+    }
+    lines.join("\n") + "\n"
 }
 
 #[cfg(test)]
