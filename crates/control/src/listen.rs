@@ -13,6 +13,7 @@ use std::time::Duration;
 use axum::body::{Body, Bytes};
 use axum::http::Request;
 use axum::response::{IntoResponse, Response};
+use base64ct::{Base64, Encoding};
 use hyper::body::{Body as HttpBody, Frame, Incoming, SizeHint};
 use hyper::server::conn::http1;
 use hyper::service::service_fn;
@@ -31,6 +32,7 @@ use tokio::sync::{Semaphore, oneshot};
 use tokio::time::{sleep, timeout};
 use tokio_rustls::TlsAcceptor;
 use tower_service::Service as _;
+use zeroize::Zeroizing;
 
 use crate::access::clock;
 use crate::app::App;
@@ -234,9 +236,27 @@ fn self_signed(
         });
         written.map_err(|error| ListenError::Write { path: path.to_owned(), error })
     };
-    write(&key, &made.signing_key.serialize_pem())?;
-    write(&certificate, &made.cert.pem())?;
+    write(&key, &pem("PRIVATE KEY", made.signing_key.serialized_der()))?;
+    write(&certificate, &pem("CERTIFICATE", made.cert.der()))?;
     Ok((certificate, key))
+}
+
+/// The text form of a key or certificate (RFC 7468).
+fn pem(label: &str, der: &[u8]) -> Zeroizing<String> {
+    let base64 = Zeroizing::new(Base64::encode_string(der));
+    // Room for all of it: a string that grows leaves a copy behind.
+    let mut text =
+        Zeroizing::new(String::with_capacity(base64.len() * 66 / 64 + 2 * label.len() + 64));
+    text.push_str(&format!("-----BEGIN {label}-----\n"));
+    let mut rest = base64.as_str();
+    while !rest.is_empty() {
+        let (line, left) = rest.split_at(rest.len().min(64));
+        text.push_str(line);
+        text.push('\n');
+        rest = left;
+    }
+    text.push_str(&format!("-----END {label}-----\n"));
+    text
 }
 
 fn read_pem((chain, key): &(PathBuf, PathBuf)) -> Result<(ServerConfig, String), ListenError> {
