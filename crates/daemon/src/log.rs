@@ -9,21 +9,24 @@
 
 mod journal;
 
+use std::fmt::{Debug, Write as _};
 use std::io::{self, IsTerminal, Write};
 use std::os::fd::AsFd;
 use std::os::unix::net::UnixDatagram;
 use std::panic::PanicHookInfo;
 use std::sync::{Condvar, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::thread;
-use std::time::{Duration, Instant};
+use std::time::{Duration, Instant, SystemTime};
 
 use lunet_iscsi::printable::is_printable;
 use lunet_os::role::Role;
 use rustix::io::Errno;
+use tracing::field::{Field, Visit};
 use tracing::level_filters::LevelFilter;
-use tracing::{Level, Metadata};
-use tracing_subscriber::fmt::MakeWriter;
-use tracing_subscriber::prelude::*;
+use tracing::span::{Attributes, Id, Record};
+use tracing::{Event, Level, Metadata, Subscriber};
+
+use lunet_config::units;
 
 /// Bytes that may wait for each stream. As many may be on their way at the same time.
 const MOST: usize = 256 << 10;
@@ -196,19 +199,9 @@ impl Outlet {
 pub fn start(level: LevelFilter) -> io::Result<()> {
     let errors = outlet(&ERRORS, "log", io::stderr, journal::connect(io::stderr()))?;
     outlet(&OUTPUT, "output", io::stdout, None)?;
-    let colours = io::stderr().is_terminal();
+    let log = Log { outlet: errors, level, colours: io::stderr().is_terminal() };
     // A second subscriber in the same process is no reason not to serve.
-    let _ = if errors.journal {
-        let entries = journal::Entries { outlet: errors };
-        tracing_subscriber::registry().with(level).with(entries).try_init()
-    } else {
-        let lines = tracing_subscriber::fmt::layer()
-            .with_target(false)
-            .with_ansi(colours)
-            .log_internal_errors(false)
-            .with_writer(Lines { outlet: errors, colours });
-        tracing_subscriber::registry().with(level).with(lines).try_init()
-    };
+    let _ = tracing::subscriber::set_global_default(log);
     std::panic::set_hook(Box::new(|info| panicked(errors, info)));
     Ok(())
 }
@@ -302,74 +295,121 @@ pub fn finish() {
     [&OUTPUT, &ERRORS].into_iter().filter_map(OnceLock::get).for_each(Outlet::finish);
 }
 
-/// Gives the log its writers.
-struct Lines {
+/// Queues each event of the program. Spans are ignored: the program has none.
+struct Log {
     outlet: &'static Outlet,
+    level: LevelFilter,
     colours: bool,
 }
 
-/// Writes one line of the log.
-struct Line {
-    outlet: &'static Outlet,
-    colours: bool,
-    room: usize,
+impl Subscriber for Log {
+    fn enabled(&self, metadata: &Metadata<'_>) -> bool {
+        *metadata.level() <= self.level
+    }
+
+    fn max_level_hint(&self) -> Option<LevelFilter> {
+        Some(self.level)
+    }
+
+    fn event(&self, event: &Event<'_>) {
+        let room = if *event.metadata().level() <= Level::WARN { MOST } else { PLAIN };
+        match self.outlet.journal {
+            true => self.outlet.push(&journal::of_event(event), room),
+            false => self.outlet.push(line(event, self.colours).as_bytes(), room),
+        }
+    }
+
+    fn new_span(&self, _: &Attributes<'_>) -> Id {
+        Id::from_u64(1)
+    }
+
+    fn record(&self, _: &Id, _: &Record<'_>) {}
+
+    fn record_follows_from(&self, _: &Id, _: &Id) {}
+
+    fn enter(&self, _: &Id) {}
+
+    fn exit(&self, _: &Id) {}
 }
 
-impl MakeWriter<'_> for Lines {
-    type Writer = Line;
+/// An event's message and its other fields.
+#[derive(Default)]
+struct Told {
+    text: String,
+    fields: Vec<(&'static str, String)>,
+    /// Values that are strings are put in quotes.
+    quotes: bool,
+}
 
-    fn make_writer(&self) -> Line {
-        Line { outlet: self.outlet, colours: self.colours, room: PLAIN }
-    }
-
-    fn make_writer_for(&self, meta: &Metadata<'_>) -> Line {
-        let room = if *meta.level() <= Level::WARN { MOST } else { PLAIN };
-        Line { room, ..self.make_writer() }
+impl Told {
+    fn of(event: &Event<'_>, quotes: bool) -> Self {
+        let mut told = Self { quotes, ..Self::default() };
+        event.record(&mut told);
+        told
     }
 }
 
-impl Write for Line {
-    /// The subscriber writes each line whole.
-    fn write(&mut self, line: &[u8]) -> io::Result<usize> {
-        let text = String::from_utf8_lossy(line);
-        self.outlet.push(one_line(&text, self.colours).as_bytes(), self.room);
-        Ok(line.len())
+impl Visit for Told {
+    fn record_str(&mut self, field: &Field, value: &str) {
+        match self.quotes && field.name() != "message" {
+            true => self.record_debug(field, &value),
+            false => self.record_debug(field, &format_args!("{value}")),
+        }
     }
 
-    fn flush(&mut self) -> io::Result<()> {
-        Ok(())
+    fn record_debug(&mut self, field: &Field, value: &dyn Debug) {
+        match field.name() {
+            "message" => self.text = format!("{value:?}"),
+            name => self.fields.push((name, format!("{value:?}"))),
+        }
     }
 }
 
-/// The text as one entry of the log, whatever stands in it: nothing that steers a terminal but the log's own
-/// colours, and no line of it that looks like another entry.
-fn one_line(text: &str, colours: bool) -> String {
+/// `2026-11-20T09:00:00.000000Z  WARN MESSAGE FIELD=VALUE`
+fn line(event: &Event<'_>, colours: bool) -> String {
+    let now = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
+    let time = units::date(now.as_secs()).replace(' ', "T");
+    let level = event.metadata().level();
+    let Told { mut text, fields, .. } = Told::of(event, true);
+    for (name, value) in &fields {
+        let space = if text.is_empty() { "" } else { " " };
+        let _ = write!(text, "{space}{name}={value}");
+    }
+    let text = one_line(&text);
+    let micros = now.subsec_micros();
+    match (colours, colour(*level)) {
+        (true, colour) => {
+            format!("\x1b[2m{time}.{micros:06}Z\x1b[0m \x1b[{colour}m{level:>5}\x1b[0m {text}")
+        }
+        (false, _) => format!("{time}.{micros:06}Z {level:>5} {text}"),
+    }
+}
+
+/// The colour of a level on a terminal (ECMA-48, SGR).
+fn colour(level: Level) -> u8 {
+    match level {
+        Level::ERROR => 31,
+        Level::WARN => 33,
+        Level::INFO => 32,
+        Level::DEBUG => 34,
+        _ => 35,
+    }
+}
+
+/// The text as one entry of the log: without control characters, so that it steers no terminal, and without a line that looks
+/// like another entry.
+fn one_line(text: &str) -> String {
     let text = text.trim_end_matches('\n');
     let mut out = String::with_capacity(text.len() + 1);
-    let mut rest = text;
-    while let Some(c) = rest.chars().next() {
-        let colour = if colours { colour(rest) } else { 0 };
-        if colour > 0 {
-            out.push_str(&rest[..colour]);
-            rest = &rest[colour..];
-            continue;
-        }
+    for c in text.chars() {
         match c {
             '\n' => out.push_str("\n    "),
             c if is_printable(c) => out.push(c),
             _ => out.push('?'),
         }
-        rest = &rest[c.len_utf8()..];
     }
     out.push('\n');
     out
-}
-
-/// The length of the sequence for a colour or weight that the text begins with; 0 if there is none.
-fn colour(text: &str) -> usize {
-    let Some(rest) = text.strip_prefix("\u{1b}[") else { return 0 };
-    let digits = rest.bytes().take_while(|b| b.is_ascii_digit() || *b == b';').count();
-    if rest[digits..].starts_with('m') { "\u{1b}[".len() + digits + 1 } else { 0 }
 }
 
 #[cfg(test)]
@@ -420,13 +460,33 @@ mod tests {
 
     #[test]
     fn an_entry_of_the_log_is_one_entry() {
-        for (text, colours, line) in [
-            ("plain\n", false, "plain\n"),
-            ("a\n2026 WARN forged\n", false, "a\n    2026 WARN forged\n"),
-            ("a\u{202e}b\u{1b}[31mc\r\n", false, "a?b?[31mc?\n"),
-            ("\u{1b}[31mred\u{1b}[0m\u{1b}[2J\n", true, "\u{1b}[31mred\u{1b}[0m?[2J\n"),
+        for (text, line) in [
+            ("plain\n", "plain\n"),
+            ("a\n2026 WARN forged\n", "a\n    2026 WARN forged\n"),
+            ("a\u{202e}b\u{1b}[31mc\r\n", "a?b?[31mc?\n"),
         ] {
-            assert_eq!(one_line(text, colours), line, "{text:?}");
+            assert_eq!(one_line(text), line, "{text:?}");
+        }
+    }
+    #[test]
+    fn an_event_is_a_line_with_time_level_and_fields() {
+        for (colours, before, level) in
+            [(false, "", " WARN"), (true, "\u{1b}[2m", "\u{1b}[0m \u{1b}[33m WARN\u{1b}[0m")]
+        {
+            let outlet: &'static Outlet = Box::leak(Box::default());
+            let log = Log { outlet, level: LevelFilter::INFO, colours };
+            tracing::subscriber::with_default(log, || {
+                tracing::debug!("below the level");
+                tracing::warn!(volume = %"vm1", what = "a\u{1b}b", code = 7, "full\n\u{1b}[2J");
+            });
+            let text = String::from_utf8(outlet.lock().bytes.clone()).unwrap();
+            let time = text.strip_prefix(before).and_then(|text| text.get(..27)).unwrap();
+            let digits = time.replace(|c: char| c.is_ascii_digit(), "0");
+            assert_eq!(digits, "0000-00-00T00:00:00.000000Z");
+            let rest = &text[before.len() + 27..];
+            let level = if colours { level.to_owned() } else { format!(" {level}") };
+            let wanted = format!("{level} full\n    ?[2J volume=vm1 what=\"a\\u{{1b}}b\" code=7\n");
+            assert_eq!(rest, wanted);
         }
     }
 }

@@ -2,13 +2,15 @@
 //!
 //! It is started before the server gives up anything, and stays what the server was. What may be asked of it is [`Ask`], and
 //! no more: it starts the REST interface's process, runs the `zfs` command, names the program that listens on a port, reads
-//! who the users and groups are, finds the links and drives that data passes, and opens block devices. It believes nothing that it is told: names are checked again, and neither a program nor an argument of its
+//! who the users and groups are, finds the links and drives that data passes, opens block devices, and has Avahi announce portals. It believes nothing that it is told: names are checked again, and neither a program nor an argument of its
 //! own comes from the server.
 //!
 //! Each question has a pair of sockets of its own, whose one end is handed to the helper: questions do not wait for each
 //! other, and none waits without an end. What nobody waits for any more is not done. The helper ends with the server. If it ends before, sessions go on: there are no more snapshots of ZFS volumes, no
 //! new devices of others, and no REST interface until the server is started again.
 
+#[cfg(feature = "control")]
+mod announce;
 mod process;
 
 use std::fs::File;
@@ -86,6 +88,10 @@ enum Ask {
     /// whole NVMe namespace, its generic character device as well. The answer is a `Result<(), i32>` with an error number, and
     /// the open files after it.
     Device(PathBuf, bool, bool),
+    /// To announce these portals by mDNS until the stream is closed. The answer is a `Result<(), String>` once they are
+    /// published, and a `String` when that has ended.
+    #[cfg(feature = "control")]
+    Announce(Vec<SocketAddr>),
 }
 
 /// The way to the helper.
@@ -274,6 +280,41 @@ impl Rest {
     /// The helper has ended.
     pub fn reap(self) -> io::Result<String> {
         talk::send(&self.0, &()).and_then(|()| talk::receive(&self.0)).map_err(gone)
+    }
+}
+
+/// Portals that are announced by mDNS, until this is dropped.
+#[cfg(feature = "control")]
+pub struct Announced(UnixStream);
+
+#[cfg(feature = "control")]
+impl Announced {
+    /// Has them announced, and waits until they are.
+    ///
+    /// # Errors
+    /// Avahi or `avahi-publish` is missing or refuses, or the helper has ended.
+    pub fn start(portals: &[SocketAddr]) -> Result<Self> {
+        let stream = ask(&Ask::Announce(portals.to_vec()), None, TIME).map_err(gone)?;
+        let started: std::result::Result<(), String> = talk::receive(&stream).map_err(gone)?;
+        started.map_err(anyhow::Error::msg)?;
+        Ok(Self(stream))
+    }
+
+    /// Why they are no longer announced; none while they are.
+    pub fn ended(&self) -> Option<String> {
+        talk::is_left(&self.0).then(|| {
+            talk::receive(&self.0).unwrap_or_else(|_| "the helper process has ended".to_owned())
+        })
+    }
+}
+
+#[cfg(feature = "control")]
+impl Drop for Announced {
+    /// Returns when Avahi was told, so that the same can be announced again.
+    fn drop(&mut self) {
+        let _ = self.0.shutdown(Shutdown::Write);
+        let mut fds = [PollFd::new(&self.0, PollFlags::RDHUP)];
+        let _ = poll(&mut fds, Some(&PARTING));
     }
 }
 

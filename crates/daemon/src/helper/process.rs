@@ -73,6 +73,13 @@ pub(super) fn answer(files: Vec<OwnedFd>, setup: &Setup) -> io::Result<()> {
         }
         Ask::Names(names) => talk::send(&stream, &names.read().ok()),
         Ask::Holder(address) => talk::send(&stream, &holder::who(address)),
+        #[cfg(feature = "control")]
+        Ask::Announce(portals) if portals.len() > super::announce::PORTALS => {
+            let text = format!("there are more than {} portals", super::announce::PORTALS);
+            talk::send(&stream, &Err::<(), String>(text))
+        }
+        #[cfg(feature = "control")]
+        Ask::Announce(portals) => super::announce::run(&stream, &portals, setup),
         Ask::Device(path, write, generic) => match devices(&path, write, generic) {
             Ok(files) => {
                 talk::send(&stream, &Ok::<(), i32>(()))?;

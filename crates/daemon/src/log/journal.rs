@@ -2,16 +2,13 @@
 //!
 //! `journalctl LUNET_VOLUME=vm1` shows those of a volume. The protocol: <https://systemd.io/JOURNAL_NATIVE_PROTOCOL/>.
 
-use std::fmt::{Debug, Write};
+use std::fmt::Write;
 use std::os::fd::AsFd;
 use std::os::unix::net::UnixDatagram;
 
-use tracing::field::{Field, Visit};
-use tracing::{Event, Level, Subscriber};
-use tracing_subscriber::Layer;
-use tracing_subscriber::layer::Context;
+use tracing::{Event, Level};
 
-use super::{MOST, Outlet, PLAIN, one_line};
+use super::{Told, one_line};
 
 /// Where journald listens.
 const SOCKET: &str = "/run/systemd/journal/socket";
@@ -47,7 +44,7 @@ pub fn entry(severity: u8, text: &str) -> Vec<u8> {
     let mut out = Vec::with_capacity(text.len() + 64);
     field(&mut out, "PRIORITY", &severity.to_string());
     field(&mut out, "SYSLOG_IDENTIFIER", "lunet");
-    field(&mut out, "MESSAGE", one_line(text, false).trim_end_matches('\n'));
+    field(&mut out, "MESSAGE", one_line(text).trim_end_matches('\n'));
     out
 }
 
@@ -70,28 +67,15 @@ fn field(out: &mut Vec<u8>, name: &str, value: &str) {
     out.push(b'\n');
 }
 
-/// Makes entries of what the program logs.
-pub struct Entries {
-    pub outlet: &'static Outlet,
-}
-
-impl<S: Subscriber> Layer<S> for Entries {
-    fn on_event(&self, event: &Event<'_>, _: Context<'_, S>) {
-        let level = *event.metadata().level();
-        let room = if level <= Level::WARN { MOST } else { PLAIN };
-        self.outlet.push(&of_event(event), room);
-    }
-}
-
-fn of_event(event: &Event<'_>) -> Vec<u8> {
+/// The entry of an event.
+pub fn of_event(event: &Event<'_>) -> Vec<u8> {
     let severity = match *event.metadata().level() {
         Level::ERROR => ERROR,
         Level::WARN => 4,
         Level::INFO => 6,
         _ => 7,
     };
-    let mut told = Told::default();
-    event.record(&mut told);
+    let told = Told::of(event, false);
     let mut text = told.text;
     for (name, value) in &told.fields {
         let _ = write!(text, " {name}={value}");
@@ -99,30 +83,10 @@ fn of_event(event: &Event<'_>) -> Vec<u8> {
     let mut out = entry(severity, &text);
     for (name, value) in &told.fields {
         let name = name.to_ascii_uppercase().replace('.', "_");
-        let value = one_line(value.trim_matches('"'), false);
+        let value = one_line(value.trim_matches('"'));
         field(&mut out, &format!("LUNET_{name}"), value.trim_end_matches('\n'));
     }
     out
-}
-
-/// What an event says.
-#[derive(Default)]
-struct Told {
-    text: String,
-    fields: Vec<(&'static str, String)>,
-}
-
-impl Visit for Told {
-    fn record_str(&mut self, field: &Field, value: &str) {
-        self.record_debug(field, &format_args!("{value}"));
-    }
-
-    fn record_debug(&mut self, field: &Field, value: &dyn Debug) {
-        match field.name() {
-            "message" => self.text = format!("{value:?}"),
-            name => self.fields.push((name, format!("{value:?}"))),
-        }
-    }
 }
 
 #[cfg(test)]
@@ -130,8 +94,9 @@ mod tests {
     use std::fs::File;
     use std::os::unix::fs::MetadataExt;
 
-    use tracing_subscriber::prelude::*;
+    use tracing::level_filters::LevelFilter;
 
+    use super::super::{Log, Outlet};
     use super::*;
 
     #[test]
@@ -148,8 +113,8 @@ mod tests {
     #[test]
     fn an_entry_has_fields() {
         let outlet: &'static Outlet = Box::leak(Box::new(Outlet::for_journal()));
-        let subscriber = tracing_subscriber::registry().with(Entries { outlet });
-        tracing::subscriber::with_default(subscriber, || {
+        let log = Log { outlet, level: LevelFilter::INFO, colours: false };
+        tracing::subscriber::with_default(log, || {
             let initiator = "iqn.2026-11.l:h";
             tracing::warn!(volume = %"vm1", ?initiator, code = 7, "the disk\nis {}", "full");
         });
