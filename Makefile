@@ -35,7 +35,7 @@ PREFIX ?= /usr/local
 
 install: ## build and install below PREFIX (default /usr/local), with DESTDIR before every path
 	@scripts/install-missing build
-	$(CARGO) build --locked --release -p lunet
+	$(CARGO) build --locked --release -p lunet -p lunet-tools
 	packaging/install target/release/lunet "$(PREFIX)" "$(DESTDIR)"
 
 packages: ## build tarball, deb, rpm, symbols, SBOM and checksums into target/package/out; ARCH="x86_64 aarch64"
@@ -59,7 +59,7 @@ test-quick: ## for every change: format, clippy, unit tests, a few real clients;
 	$(CARGO) fmt --all --check
 	$(CARGO) clippy --locked --workspace --all-targets -- -D warnings
 	$(CARGO) test --locked --workspace --exclude lunet-e2e
-	$(CARGO) build --locked -p lunet
+	$(CARGO) build --locked -p lunet -p lunet-tools
 	LUNET_BIN=$(CURDIR)/target/debug/lunet $(CARGO) test --locked -p lunet-e2e --test architecture --test docs --test clients --test volumes --test isolation
 
 test-host: host-tests sim-tests ## what runs on this machine itself: lint, unit tests, real clients, short fuzzing
@@ -103,19 +103,19 @@ test-lab: prepare ## run the lab's suites in the guest (root): all, or SUITE=mul
 	$(BUILT) lab/test "$(SUITE)" "$(TEST)"
 
 test-ha: ## move, kill, freeze and fence lunet in a cluster of two nodes with Pacemaker, under load (root; 3 minutes); NODES=guests: two guests of the lab with DRBD (15 minutes)
-	$(CARGO) build --locked -p lunet
+	$(CARGO) build --locked -p lunet -p lunet-tools
 	LUNET_BIN=$(CURDIR)/target/debug/lunet lab/ha/run $(NODES)
 
 test-ceph: prepare ## images and failover groups on a real cluster of three OSDs, with the long tests; needs Ceph's packages (15 minutes). LUNET_E2E_FAILOVERS=200 changes the owner of a group so often under load
-	$(CARGO) build --locked -p lunet
+	$(CARGO) build --locked -p lunet -p lunet-tools
 	LUNET_BIN=$(CURDIR)/target/debug/lunet LUNET_E2E_LONG=1 $(CARGO) test --locked -p lunet-e2e --test ceph --test groups --test failover
 
 test-proxmox: prepare ## run the plugin for Proxmox VE in the lab's guest, with real open-iscsi, dm-multipath and NVMe/TCP (root, Debian 12)
-	$(CARGO) build --locked -p lunet
+	$(CARGO) build --locked -p lunet -p lunet-tools
 	LUNET_BIN=$(CURDIR)/target/debug/lunet lab/proxmox
 
 test-scale: ## 10,000 sessions, 1,000 LUNs, 8 shards, 1,000 changes: what that costs, over loopback; fails beyond its bounds (root, 5 minutes)
-	$(CARGO) build --locked --release -p lunet
+	$(CARGO) build --locked --release -p lunet -p lunet-tools
 	$(CARGO) run --locked --release -p xtask -- scale
 
 interoperability: ## run the lab's suites against lunet and against LIO (root); writes docs/interoperability.md
@@ -129,7 +129,7 @@ test-kills: prepare ## kill the server KILLS times (default 1000) while what it 
 	LUNET_E2E_KILLS=$(KILLS) $(CARGO) test --locked -p lunet-e2e --test kills -- --nocapture
 
 bench: prepare ## compare with tgt, and with TARGETS="name=iscsi://...", on this machine (root, two cores, < 15 min); writes docs/benchmarks/
-	$(CARGO) build --locked --release -p lunet
+	$(CARGO) build --locked --release -p lunet -p lunet-tools
 	$(CARGO) run --locked --release -p xtask -- bench $(TARGETS:%=--target %) $(DESTROY:%=--destroy %)
 
 bench-transports: prepare ## compare NVMe over TCP with iSCSI on one volume, on this machine (two cores, 15 min); writes docs/benchmarks/transports.md
@@ -141,11 +141,11 @@ conformance: prepare ## run libiscsi's own test suite; writes docs/conformance.m
 	$(CARGO) run --locked --release -p xtask -- conformance
 
 conformance-nvme: prepare ## run other projects' NVMe suites: PYNVMEOF=DIR, BLKTESTS=DIR (root) with their sources, TRANSPORTS=rdma; writes docs/conformance-nvme.md
-	$(CARGO) build --locked --release -p lunet
+	$(CARGO) build --locked --release -p lunet -p lunet-tools
 	$(CARGO) run --locked --release -p xtask -- conformance-nvme $(PYNVMEOF:%=--pynvmeof %) $(BLKTESTS:%=--blktests %) $(TRANSPORTS:%=--transport %)
 
 bench-lab: prepare ## compare with LIO and nvmet in the guest, seven rounds: over ZFS, iSER, NVMe/TCP, NVMe/RDMA (root, a quiet machine)
-	$(CARGO) build --locked --release -p lunet
+	$(CARGO) build --locked --release -p lunet -p lunet-tools
 	LAB_ROUNDS=7 lab/test recipe
 	LAB_ROUNDS=7 lab/test iser-speed
 	LAB_ROUNDS=7 lab/test nvme-speed

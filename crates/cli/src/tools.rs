@@ -60,7 +60,8 @@ pub fn run(command: &str, words: &[OsString]) -> ExitCode {
         }
         Err(error) => error.to_string(),
     };
-    let _ = writeln!(io::stderr(), "lunet: {error}");
+    let text = crate::failure(&anyhow::Error::msg(error));
+    let _ = writeln!(io::stderr(), "lunet: {text}");
     code_of(command)
 }
 

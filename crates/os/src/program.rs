@@ -2,7 +2,8 @@
 
 use std::ffi::OsStr;
 use std::fmt::Write as _;
-use std::io;
+use std::fs::File;
+use std::io::{self, Read as _};
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -40,15 +41,30 @@ pub fn find(name: &str) -> Option<PathBuf> {
 /// The command that starts [`TOOLS`].
 ///
 /// # Errors
-/// `NotFound` if the program is missing: the message names the places that were searched, and how to get it.
+/// `NotFound` if the program is missing: the message names the places that were searched, and how to get it. `InvalidData` for a file
+/// that is empty or damaged.
 pub fn tools() -> io::Result<Command> {
     let places = places(TOOLS)?;
     let Some(found) = places.iter().find(|place| place.is_file()) else {
         return Err(io::Error::new(io::ErrorKind::NotFound, missing(&places)));
     };
+    if !may_be_program(found) {
+        let text = format!("{} is damaged: install the package lunet again", found.display());
+        return Err(io::Error::new(io::ErrorKind::InvalidData, text));
+    }
     let mut command = Command::new(found);
     command.env(VERSION_VARIABLE, VERSION);
     Ok(command)
+}
+
+/// False for a file that no kernel starts. execvp(3) gives such a file to the shell, and an empty one would succeed.
+fn may_be_program(path: &Path) -> bool {
+    let mut start = [0; 2];
+    match File::open(path).and_then(|mut file| file.read_exact(&mut start)) {
+        Ok(()) => start == *b"\x7fE" || start == *b"#!",
+        // A program need not be readable to be run.
+        Err(error) => error.kind() == io::ErrorKind::PermissionDenied,
+    }
 }
 
 fn missing(places: &[PathBuf]) -> String {
@@ -56,7 +72,13 @@ fn missing(places: &[PathBuf]) -> String {
     for (at, place) in places.iter().enumerate() {
         let _ = write!(text, "{}{}", if at == 0 { "" } else { " and " }, place.display());
     }
-    text + "; build it with `cargo build --release -p lunet-tools`, or install the package lunet again"
+    // Built like this program, and so into the folder that is searched first.
+    let profile = if cfg!(debug_assertions) { "" } else { "--release " };
+    let _ = write!(
+        text,
+        "; build it with `cargo build {profile}-p lunet-tools`, or install the package lunet again"
+    );
+    text
 }
 
 fn places_from(exe: &Path, name: &str) -> Vec<PathBuf> {

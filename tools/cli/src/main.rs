@@ -17,7 +17,8 @@ use lunet_os::program::{VERSION, VERSION_VARIABLE};
 
 /// iSCSI and iSER target, tuner, doctor and benchmark for storage servers
 #[derive(Parser)]
-#[command(name = "lunet", version)]
+// Not the name of its own file: usage has to name what people run.
+#[command(name = "lunet", bin_name = "lunet", version)]
 struct Tools {
     #[command(flatten)]
     remote: Remote,

@@ -1,4 +1,4 @@
-//! `lunet parts`, which a server starts to learn what its data passes on this machine
+//! `lunet-tools parts`, which a server starts to learn what its data passes on this machine
 
 use std::fs;
 use std::io;
