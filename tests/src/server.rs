@@ -9,7 +9,7 @@ use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, ExitStatus};
 use std::sync::atomic::{AtomicU32, Ordering};
-use std::sync::{Mutex, PoisonError};
+use std::sync::{Mutex, OnceLock, PoisonError};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail, ensure};
@@ -30,18 +30,66 @@ const PATIENCE: Duration = Duration::from_secs(60);
 /// From SIGTERM to the end.
 pub const GRACE: Duration = Duration::from_secs(15);
 
-/// The built program: `$LUNET_BIN`, or the release build beside the running test or tool.
+/// What builds the program that the tests run.
+const BUILD: &str = "cargo build -p lunet -p lunet-tools";
+
+/// The program to test: `$LUNET_BIN`, or else the build of the running test's profile, or else the release build. `lunet-tools` is
+/// beside it.
+///
+/// # Errors
+/// Without `$LUNET_BIN`: a program is missing, or older than one of its source files. The message has the command that builds both.
 pub fn lunet_binary() -> Result<PathBuf> {
     if let Some(path) = env::var_os("LUNET_BIN") {
         return Ok(path.into());
     }
+    // Once: a file that is edited while the tests run is no reason for the rest of them to fail.
+    static FOUND: OnceLock<Result<PathBuf, String>> = OnceLock::new();
+    let found = FOUND.get_or_init(|| built().map_err(|error| format!("{error:#}")));
+    found.clone().map_err(anyhow::Error::msg)
+}
+
+fn built() -> Result<PathBuf> {
     let me = env::current_exe()?;
     // target/<profile>/[deps/]<me>
-    let candidate = me.ancestors().skip(2).take(2).map(|dir| dir.join("release/lunet"));
-    let found = candidate.into_iter().find(|path| path.is_file());
-    found.context(
-        "no release build of lunet: run `cargo build --release -p lunet`, or set LUNET_BIN",
-    )
+    let folder = me.parent().context("a program without a folder")?;
+    let profile = if folder.ends_with("deps") { folder.parent() } else { Some(folder) };
+    let profile = profile.context("a folder without a parent")?;
+    let release = profile.with_file_name("release");
+    let folder = [profile, &release].into_iter().find(|folder| folder.join("lunet").is_file());
+    let Some(folder) = folder else {
+        bail!("{} is missing: run `{BUILD}`, or set LUNET_BIN", profile.join("lunet").display());
+    };
+    let option = if folder == release { " --release" } else { "" };
+    for name in ["lunet", "lunet-tools"] {
+        let program = folder.join(name);
+        ensure!(program.is_file(), "{} is missing: run `{BUILD}{option}`", program.display());
+        if let Some(source) = newer_source(&program)? {
+            bail!(
+                "{} is older than {}: run `{BUILD}{option}`, or set LUNET_BIN",
+                program.display(),
+                source.display()
+            );
+        }
+    }
+    Ok(folder.join("lunet"))
+}
+
+/// A source file that was changed or removed after this program was built, by the list that cargo writes beside it.
+fn newer_source(program: &Path) -> Result<Option<PathBuf>> {
+    let Ok(list) = fs::read_to_string(program.with_extension("d")) else { return Ok(None) };
+    let built = program.metadata()?.modified()?;
+    let newer = |source: &PathBuf| match source.metadata().and_then(|about| about.modified()) {
+        Ok(changed) => changed > built,
+        Err(_) => true,
+    };
+    Ok(sources(&list).into_iter().find(newer))
+}
+
+/// The files that a rule of cargo's `.d` file names behind the colon. A space in a name has a backslash before it.
+fn sources(rule: &str) -> Vec<PathBuf> {
+    let rest = rule.split_once(": ").map_or("", |(_, rest)| rest);
+    let rest = rest.replace("\\ ", "\0");
+    rest.split_whitespace().map(|name| PathBuf::from(name.replace('\0', " "))).collect()
 }
 
 /// A TCP port of 127.0.0.1 that nobody listens on. It is none of those that the system gives to connections and to listeners
@@ -362,7 +410,30 @@ pub fn version() -> Result<String> {
 
 #[cfg(test)]
 mod tests {
+    use std::time::SystemTime;
+
     use super::*;
+
+    #[test]
+    fn a_program_older_than_a_source_file_is_stale() {
+        let dir = scratch("lunet-e2e-").unwrap();
+        let path = |name: &str| dir.path().join(name);
+        let touch = |name: &str, seconds| {
+            let time = SystemTime::UNIX_EPOCH + Duration::from_secs(seconds);
+            fs::File::create(path(name)).unwrap().set_modified(time).unwrap();
+        };
+        touch("a.rs", 10);
+        touch("with space.rs", 20);
+        touch("program", 30);
+        let listed = path("with space.rs").to_str().unwrap().replace(' ', "\\ ");
+        let rule = format!("{}: {} {listed}\n", path("program").display(), path("a.rs").display());
+        fs::write(path("program.d"), rule).unwrap();
+        assert_eq!(newer_source(&path("program")).unwrap(), None);
+        touch("with space.rs", 40);
+        assert_eq!(newer_source(&path("program")).unwrap(), Some(path("with space.rs")));
+        fs::remove_file(path("a.rs")).unwrap();
+        assert_eq!(newer_source(&path("program")).unwrap(), Some(path("a.rs")));
+    }
 
     #[test]
     fn urls_are_found_and_taken_apart() {

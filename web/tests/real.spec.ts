@@ -48,7 +48,7 @@ async function inOrderAtAll(page: Page): Promise<void> {
   }
 }
 
-test("from the first start to a disk that QEMU writes to and libiscsi sees", async ({ page, complaints }) => {
+test("from the first start to a disk that QEMU writes to and libiscsi sees", { tag: "@main" }, async ({ page, complaints }) => {
   await page.goto(lunet.url);
   await expect(page.getByRole("heading", { name: "Welcome to lunet" })).toBeVisible();
   await inOrderAtAll(page);
@@ -76,7 +76,7 @@ test("from the first start to a disk that QEMU writes to and libiscsi sees", asy
   expect(complaints).toEqual([]);
 });
 
-test("a refused initiator is allowed on the page, and logs in", async ({ page, complaints }) => {
+test("a refused initiator is allowed on the page, and logs in", { tag: "@main" }, async ({ page, complaints }) => {
   await enter(page, "new-disk");
   named.portal = await newDisk(page, "named");
   await page.getByLabel("One initiator").check();
@@ -191,7 +191,7 @@ async function configure(page: Page, change: (text: string) => string, shown: st
   await expect(dialogOf(page)).toHaveCount(0);
 }
 
-test("a fault of the configuration is found by the doctor, explained, and fixed", async ({ page, complaints }) => {
+test("a fault of the configuration is found by the doctor, explained, and fixed", { tag: "@main" }, async ({ page, complaints }) => {
   await enter(page, "configuration");
   await configure(page, (text) => `${text}\n[iscsi]\nqueue-depth = 16\n`, "queue-depth = 16");
   await page.goto(`${lunet.url}#/doctor`);

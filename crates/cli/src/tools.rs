@@ -6,6 +6,7 @@
 use std::ffi::OsString;
 use std::io::{self, ErrorKind, Write as _};
 use std::os::unix::process::CommandExt;
+use std::path::Path;
 use std::process::{Command, ExitCode};
 
 use clap::Args;
@@ -86,7 +87,7 @@ pub fn complete(words: &[OsString]) -> ExitCode {
 }
 
 fn refusal(tools: &Command, error: &io::Error) -> String {
-    let path = tools.get_program().display();
+    let path = Path::new(tools.get_program()).display();
     match error.kind() {
         ErrorKind::PermissionDenied => format!(
             "cannot run {path}: {error}: make it executable (`chmod +x {path}`), on a file system that is mounted without noexec"

@@ -8,6 +8,7 @@ mod top;
 
 use std::ffi::OsString;
 use std::io::{self, Write as _};
+use std::path::Path;
 use std::process::ExitCode;
 
 use clap::{CommandFactory, Parser, Subcommand};
@@ -116,7 +117,7 @@ fn check_version(expected: Option<OsString>) -> Result<(), String> {
         Some(other) if other != VERSION => Err(format!(
             "lunet is of version {}, and lunet-tools of version {VERSION}: install both from one package, or build both from one \
              commit",
-            other.display()
+            Path::new(&other).display()
         )),
         _ => Ok(()),
     }
