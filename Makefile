@@ -27,6 +27,8 @@ BUILD = $(CARGO) test --locked --workspace --no-run
 LINTED = RUSTC_WORKSPACE_WRAPPER=clippy-driver CLIPPY_ARGS=-Dwarnings__CLIPPY_HACKERY__
 # The programs that tests run: what else `cargo test -p lunet-e2e` needs.
 PROGRAMS = $(CARGO) build --locked -p lunet -p lunet-tools
+# The same and one suite, with the features of all three, so that nothing is compiled twice.
+ONE = -p lunet -p lunet-tools -p lunet-e2e
 # Suites that need a cluster or wait long: `test = false` in tests/Cargo.toml. Single tests of that kind are `#[ignore]`.
 LONG_SUITES = $(shell awk '/^\[/ {suite = /^\[\[test/} suite && /^name/ {gsub(/"/, "", $$3); name = $$3} suite && /^test = false/ {print "--test", name}' tests/Cargo.toml)
 BUILT = LUNET_BIN=$(CURDIR)/target/debug/lunet LUNET_LAB_PROGRAMS=$(CURDIR)/target/debug
@@ -80,8 +82,8 @@ test-host: ## `make test-all` without the lab; needs no root
 
 one: ## build what one suite of tests/ needs, and run it: TEST=access, or of its tests those with a name: TEST=access NAME=chap
 	@[ -n "$(TEST)" ] || { echo "make one: say which suite: make one TEST=access" >&2; exit 1; }
-	$(PROGRAMS)
-	$(CARGO) test --locked -p lunet-e2e --test $(TEST) -- $(NAME)
+	$(CARGO) build --locked $(ONE) --bin lunet --bin lunet-tools --test $(TEST)
+	$(CARGO) test --locked $(ONE) --test $(TEST) -- $(NAME)
 
 # Libraries whose documentation has no examples say so in their manifests (`doctest`): to look for them there takes minutes.
 quick-tests: checked
@@ -127,7 +129,7 @@ lab-zfs: prepare
 	nice lab/zfs
 
 test-lab: prepare ## run the lab's suites in the guest (root): all, or SUITE=multipath, or SUITE=multipath TEST=cut
-	$(BUILD)
+	$(LINTED) $(BUILD)
 	$(BUILT) lab/test "$(SUITE)" "$(TEST)"
 
 test-ha: ## move, kill, freeze and fence lunet in a cluster of two nodes with Pacemaker, under load (root; 3 minutes); NODES=guests: two guests of the lab with DRBD (15 minutes)

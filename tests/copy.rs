@@ -187,6 +187,7 @@ fn a_flushed_copy_outlives_a_crash_and_a_token_does_not() -> Result<()> {
 }
 
 #[test]
+#[ignore = "many crashes: make test-all runs it"]
 fn a_crash_in_a_copy_leaves_each_block_old_or_new() -> Result<()> {
     let mut random = lunet_e2e::random_from_environment();
     let dir = scratch("lunet-copy-")?;
