@@ -26,7 +26,7 @@ use crate::jobs::Jobs;
 use crate::once::{Again, Given, Known, Once, hash};
 use crate::problem::Problem;
 use crate::reply::{Response, reply, with_headers};
-use crate::routes::{Needs, Parameters, Route, Router, Run, Tagged};
+use crate::routes::{self, Needs, Parameters, Route, Router, Run, Tagged};
 use crate::seats::Seat;
 use crate::service::{Kind, Principal, Role, Service};
 use crate::{Options, openapi, plain};
@@ -423,8 +423,7 @@ impl App {
             if let Some((name, _)) = parameters.iter().find(|(_, value)| strange(value)) {
                 return Err(Problem::bad(format!("{name} has characters that no name has")));
             }
-            let query = form_urlencoded::parse(parts.uri.query().unwrap_or_default().as_bytes());
-            let query: Vec<(String, String)> = query.into_owned().collect();
+            let query = routes::query(parts.uri.query().unwrap_or_default());
             let twice = |(n, (name, _)): &(usize, &(String, String))| {
                 query[..*n].iter().any(|(before, _)| before == name)
             };

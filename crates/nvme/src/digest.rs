@@ -1,43 +1,29 @@
 //! CRC32C header and data digests (NVMe/TCP section 3.3.1.1).
 
-use crc_fast::{CrcAlgorithm, Digest};
-
 /// Length of a digest on the wire, in bytes.
 pub const DIGEST_LEN: usize = 4;
 
 /// A running CRC32C (Castagnoli), fed in as many pieces as the data comes in.
-#[derive(Clone, Copy, Debug)]
-pub struct Crc32c(Digest);
-
-impl Default for Crc32c {
-    fn default() -> Self {
-        Self(Digest::new(CrcAlgorithm::Crc32Iscsi))
-    }
-}
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Crc32c(u32);
 
 impl Crc32c {
     /// Adds `bytes`.
     pub fn update(&mut self, bytes: &[u8]) {
-        self.0.update(bytes);
+        self.0 = crc32c::crc32c_append(self.0, bytes);
     }
 
-    /// The digest of what was added, in wire order.
+    /// The digest of what was added, in wire order: a bit-reflected CRC is sent little-endian.
     #[must_use]
     pub fn finish(&self) -> [u8; DIGEST_LEN] {
-        to_wire(self.0.finalize())
+        self.0.to_le_bytes()
     }
 }
 
 /// The digest of one piece of data, in wire order.
 #[must_use]
 pub fn crc32c(bytes: &[u8]) -> [u8; DIGEST_LEN] {
-    to_wire(crc_fast::checksum(CrcAlgorithm::Crc32Iscsi, bytes))
-}
-
-/// The 32 low bits of `crc`, little-endian.
-fn to_wire(crc: u64) -> [u8; DIGEST_LEN] {
-    let [a, b, c, d, ..] = crc.to_le_bytes();
-    [a, b, c, d]
+    crc32c::crc32c(bytes).to_le_bytes()
 }
 
 #[cfg(test)]

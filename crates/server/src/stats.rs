@@ -256,23 +256,27 @@ fn volume_stats(sum: &VolumeCount, (name, size, faults): &Named) -> VolumeStats 
 
 fn op_stats(sum: &VolumeCount, kind: Kind) -> OpStats {
     let latency = sum.latency(kind);
-    let percentiles = [50.0, 90.0, 99.0, 99.9, 100.0]
-        .map(|p| Percentile { percentile: p, us: latency.value_at_percentile(p) })
-        .to_vec();
-    let mut histogram = Vec::new();
-    let (mut low, mut high) = (0, 1);
-    while low <= latency.max() && !latency.is_empty() {
-        let count = latency.count_between(low, high);
-        if count > 0 {
-            histogram.push(Bucket { up_to_us: high, count });
+    let percentiles = [50.0, 90.0, 99.0, 99.9, 100.0].into_iter().filter_map(|percentile| {
+        let bucket = latency.quantile_bucket(percentile / 100.0).ok()??;
+        Some(Percentile { percentile, us: bucket.end() })
+    });
+    let (mut histogram, mut total, mut time) = (Vec::<Bucket>::new(), 0, 0.0);
+    for bucket in latency.iter().filter(|bucket| bucket.count() > 0) {
+        let (count, width) = (bucket.count(), bucket.end() - bucket.start() + 1);
+        total += count;
+        time += count as f64 * (bucket.start() + width / 2) as f64;
+        // A bar ends below a power of two. No bucket spans two bars.
+        let up_to_us = (bucket.end() + 1).next_power_of_two() - 1;
+        match histogram.last_mut() {
+            Some(bar) if bar.up_to_us == up_to_us => bar.count += count,
+            _ => histogram.push(Bucket { up_to_us, count }),
         }
-        (low, high) = (high + 1, high * 2 + 1);
     }
     OpStats {
         ops: sum.ops(kind),
         bytes: sum.bytes(kind),
-        mean_us: if latency.is_empty() { 0.0 } else { latency.mean() },
-        percentiles: if latency.is_empty() { Vec::new() } else { percentiles },
+        mean_us: if total == 0 { 0.0 } else { time / total as f64 },
+        percentiles: percentiles.collect(),
         histogram,
     }
 }
@@ -320,5 +324,20 @@ mod tests {
         assert_eq!(volume.read.histogram.iter().map(|b| b.count).sum::<u64>(), 12);
         assert!(volume.read.percentiles.iter().any(|p| p.percentile == 50.0 && p.us <= 4));
         assert!(volume.write.percentiles.is_empty());
+    }
+
+    #[test]
+    fn latencies_are_reported_as_the_upper_bound_of_their_bucket() {
+        let mut count = VolumeCount::default();
+        for micros in [0, 255, 256, 5_000, 1 << 40] {
+            count.record(Kind::Write, 0, micros, false);
+        }
+        let stats = op_stats(&count, Kind::Write);
+        let us: Vec<u64> = stats.percentiles.iter().map(|p| p.us).collect();
+        assert_eq!(us, [257, 60_030_975, 60_030_975, 60_030_975, 60_030_975]);
+        let bars: Vec<_> = stats.histogram.iter().map(|b| (b.up_to_us, b.count)).collect();
+        assert_eq!(bars, [(1, 1), (255, 1), (511, 1), (8191, 1), ((1 << 26) - 1, 1)]);
+        // The middle of each bucket: 1, 255, 257, 5008 and 59899904.
+        assert_eq!(stats.mean_us, 59_905_425.0 / 5.0);
     }
 }

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use hdrhistogram::Histogram;
+use histogram::Histogram;
 
 use crate::stage::StageTimes;
 
@@ -23,6 +23,9 @@ pub enum Kind {
 
 const KINDS: usize = 5;
 
+/// Longer latencies count as this one, in microseconds: a minute.
+const LONGEST: u64 = 60_000_000;
+
 /// One shard's count of one volume.
 #[derive(Clone)]
 pub struct VolumeCount {
@@ -30,7 +33,7 @@ pub struct VolumeCount {
     bytes: [u64; KINDS],
     errors: u64,
     copied: u64,
-    latency: [Histogram<u64>; 2],
+    latency: [Histogram; 2],
     /// How long all commands have taken, in microseconds.
     time: u64,
     /// What those that were timed have waited for.
@@ -120,8 +123,8 @@ impl LimitWaits {
 
 impl Default for VolumeCount {
     fn default() -> Self {
-        // 1 us to a minute with two digits: about 20 KiB each.
-        let histogram = || Histogram::new_with_bounds(1, 60_000_000, 2).expect("bounds are valid");
+        // Below 256 us each microsecond has a bucket, above that a bucket is at most 1/128 wide: 20 KiB each.
+        let histogram = || Histogram::new(7, 26).expect("bounds are valid");
         let latency = [histogram(), histogram()];
         Self {
             ops: [0; KINDS],
@@ -148,7 +151,10 @@ impl VolumeCount {
         self.errors += u64::from(failed);
         self.time += micros;
         if let Kind::Read | Kind::Write = kind {
-            self.latency[kind as usize].saturating_record(micros.max(1));
+            let latency = &mut self.latency[kind as usize];
+            if latency.increment(micros.max(1)).is_err() {
+                let _ = latency.increment(LONGEST);
+            }
         }
     }
 
@@ -182,7 +188,7 @@ impl VolumeCount {
         self.shards.extend_from_slice(&other.shards);
         for (sum, part) in self.latency.iter_mut().zip(&other.latency) {
             // Same bounds on both sides: adding cannot fail.
-            let _ = sum.add(part);
+            let _ = sum.checked_add_assign(part);
         }
     }
 
@@ -254,7 +260,7 @@ impl VolumeCount {
 
     /// How long reads or writes have taken, in microseconds. It is not known of other kinds: to ask for those is a
     /// mistake.
-    pub fn latency(&self, kind: Kind) -> &Histogram<u64> {
+    pub fn latency(&self, kind: Kind) -> &Histogram {
         &self.latency[kind as usize]
     }
 }

@@ -10,14 +10,7 @@
 //! | 20 to end - 5 | filler, made from all of the above |
 //! | the last 4 | CRC32C of all before it |
 
-use crc_fast::CrcAlgorithm::Crc32Iscsi as Crc32c;
 use lunet_block::mix;
-
-/// CRC32C, as it lies in a block.
-fn crc32c(bytes: &[u8]) -> [u8; 4] {
-    let [a, b, c, d, ..] = crc_fast::checksum(Crc32c, bytes).to_le_bytes();
-    [a, b, c, d]
-}
 
 /// The filler's first byte.
 const FILL: usize = 20;
@@ -44,14 +37,14 @@ impl Stamp {
             let filler = (x ^ (x >> 29)).wrapping_mul(0xBF58_476D_1CE4_E5B9);
             word.copy_from_slice(&(filler ^ (filler >> 32)).to_le_bytes()[..word.len()]);
         }
-        let crc = crc32c(&block[..end]);
-        block[end..].copy_from_slice(&crc);
+        let crc = crc32c::crc32c(&block[..end]);
+        block[end..].copy_from_slice(&crc.to_le_bytes());
     }
 
     /// Reads the stamp of an undamaged block. `None` if the checksum is wrong.
     pub fn read(block: &[u8]) -> Option<Self> {
         let (body, crc) = block.split_last_chunk::<4>()?;
-        if crc32c(body) != *crc {
+        if crc32c::crc32c(body).to_le_bytes() != *crc {
             return None;
         }
         Some(Self {

@@ -348,6 +348,19 @@ fn decoded(parts: &matchit::Params<'_, '_>) -> Result<Parameters, Problem> {
     parts.iter().map(one).collect()
 }
 
+/// The parameters of a query (`application/x-www-form-urlencoded`).
+pub(crate) fn query(text: &str) -> Vec<(String, String)> {
+    let decoded = |text: &str| {
+        let text = text.replace('+', " ");
+        percent_decode_str(&text).decode_utf8_lossy().into_owned()
+    };
+    let one = |part: &str| {
+        let (name, value) = part.split_once('=').unwrap_or((part, ""));
+        (decoded(name), decoded(value))
+    };
+    text.split('&').filter(|part| !part.is_empty()).map(one).collect()
+}
+
 /// The answer to a method that none of these routes has.
 fn not_allowed(routes: &[&Route]) -> Response {
     let text = "nothing here can be asked in this way";
@@ -366,4 +379,20 @@ fn elsewhere(method: &Method, path: &str, headers: &HeaderMap) -> Response {
         return Problem::not_found("there is no such route").into_response();
     }
     page::file(path, headers).unwrap_or_else(Problem::into_response)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::query;
+
+    #[test]
+    fn a_query_is_decoded() {
+        let one = |name: &str, value: &str| (name.to_owned(), value.to_owned());
+        assert_eq!(query(""), []);
+        assert_eq!(
+            query("a=1&&b+c=%C3%A9+%2B=%3D&d&=e"),
+            [one("a", "1"), one("b c", "é +=="), one("d", ""), one("", "e")]
+        );
+        assert_eq!(query("a=%zz%ff"), [one("a", "%zz\u{fffd}")]);
+    }
 }

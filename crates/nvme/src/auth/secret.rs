@@ -6,7 +6,6 @@ use alloc::string::String;
 use alloc::vec::Vec;
 use base64ct::{Base64, Encoding};
 use core::fmt;
-use crc_fast::CrcAlgorithm;
 use hmac::{Hmac, KeyInit, Mac};
 use sha2::{Digest, Sha256, Sha384, Sha512};
 use subtle::ConstantTimeEq;
@@ -152,8 +151,7 @@ impl PartialEq for Secret {
 impl Eq for Secret {}
 
 fn checksum(key: &[u8]) -> [u8; CRC_LEN] {
-    let [a, b, c, d, ..] = crc_fast::checksum(CrcAlgorithm::Crc32IsoHdlc, key).to_le_bytes();
-    [a, b, c, d]
+    crc32fast::hash(key).to_le_bytes()
 }
 
 impl Secret {

@@ -3,17 +3,24 @@
 //! Nothing but the server that was named gets the token: its certificate is judged before anything is sent, redirects are
 //! not followed, and no proxy is used.
 
-mod local;
+mod connection;
 mod routes;
 mod tls;
 
+use std::error::Error as _;
 use std::fmt;
-use std::io::ErrorKind;
+use std::io::{self, ErrorKind};
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
+use http_body_util::Full;
+use hyper::body::Bytes;
+use hyper::header::{
+    AUTHORIZATION, CONTENT_TYPE, HOST, HeaderValue, IF_MATCH, LOCATION, USER_AGENT,
+};
+use hyper::{StatusCode, Uri};
 use lunet_api::{Code, Preview, Request};
 use lunet_iscsi::printable::printable;
 use rustls::ClientConfig;
@@ -21,10 +28,6 @@ use rustls::pki_types::ServerName;
 use serde::Deserialize;
 use serde::de::DeserializeOwned;
 use serde_json::Value;
-use ureq::http::header::{AUTHORIZATION, CONTENT_TYPE, HeaderValue, IF_MATCH, LOCATION};
-use ureq::http::{StatusCode, Uri};
-use ureq::unversioned::resolver::DefaultResolver;
-use ureq::unversioned::transport::{Connector, TcpConnector};
 use zeroize::Zeroizing;
 
 pub use super::tame::one_line;
@@ -32,6 +35,7 @@ use super::tame::tame;
 use lunet_config::place::{ADMIN, READ};
 
 use super::Error;
+use connection::{Connection, HttpRequest, Way};
 use lunet_config::CONTROL_PORT;
 use routes::Asked;
 pub use tls::{Fingerprint, Trust};
@@ -39,14 +43,14 @@ pub use tls::{Fingerprint, Trust};
 /// How long the server has to answer. It gives up itself after 10 seconds, and says so.
 const TIME: Duration = Duration::from_secs(15);
 
-/// How long it has for a change, as over the control socket.
+/// How long it has for a change, as over the control socket. Connecting and reading the answer have [`TIME`] each.
 const LONG_TIME: Duration = Duration::from_secs(3600);
 
 /// How long a connection without requests is used again: the server ends it after 10 seconds.
 const IDLE: Duration = Duration::from_secs(5);
 
 /// The longest answer that is read, in bytes, as over the control socket.
-const MOST: u64 = 64 << 20;
+const MOST: usize = 64 << 20;
 
 const JSON: &str = "application/json";
 const PROBLEM: &str = "application/problem+json";
@@ -131,36 +135,38 @@ impl From<rustls::Error> for Trouble {
     }
 }
 
-impl From<std::io::Error> for Trouble {
-    fn from(error: std::io::Error) -> Self {
+impl Trouble {
+    /// What ended a connection, if that is known.
+    fn of(error: &io::Error) -> Option<Self> {
         if let Some(tls) = error.get_ref().and_then(|inner| inner.downcast_ref::<rustls::Error>()) {
-            return tls.clone().into();
+            return Some(tls.clone().into());
         }
         match error.kind() {
             ErrorKind::UnexpectedEof
             | ErrorKind::ConnectionReset
             | ErrorKind::ConnectionAborted
-            | ErrorKind::BrokenPipe => Self::Ended,
-            ErrorKind::TimedOut | ErrorKind::WouldBlock => Self::Silent,
-            _ => Self::Unreachable(error),
+            | ErrorKind::BrokenPipe => Some(Self::Ended),
+            ErrorKind::TimedOut | ErrorKind::WouldBlock => Some(Self::Silent),
+            _ => None,
         }
     }
 }
 
-impl From<ureq::Error> for Trouble {
-    fn from(error: ureq::Error) -> Self {
-        match error {
-            ureq::Error::Io(error) => error.into(),
-            ureq::Error::Timeout(_) => Self::Silent,
-            ureq::Error::HostNotFound => {
-                Self::Unreachable(std::io::Error::other("no machine has that name"))
-            }
-            ureq::Error::Other(other) => match other.downcast::<Self>() {
-                Ok(trouble) => *trouble,
-                Err(other) => Self::Tls(other.to_string()),
-            },
-            ureq::Error::Protocol(error) => Self::Strange(error.to_string()),
-            other => Self::Strange(other.to_string()),
+impl From<io::Error> for Trouble {
+    fn from(error: io::Error) -> Self {
+        Self::of(&error).unwrap_or(Self::Unreachable(error))
+    }
+}
+
+impl From<hyper::Error> for Trouble {
+    fn from(error: hyper::Error) -> Self {
+        let cause = error.source().and_then(|cause| cause.downcast_ref());
+        if let Some(trouble) = cause.and_then(Self::of) {
+            return trouble;
+        }
+        match error.is_incomplete_message() || error.is_canceled() || error.is_closed() {
+            true => Self::Ended,
+            false => Self::Strange(error.to_string()),
         }
     }
 }
@@ -181,22 +187,24 @@ struct Received {
     media: String,
     /// Where a redirect leads to.
     location: String,
-    body: Vec<u8>,
+    body: Bytes,
 }
 
-/// What a Unix socket is asked at: its clients are where it is.
-const HERE: &str = "http://localhost";
+/// The Host of requests over a Unix socket.
+const HERE: &str = "localhost";
 
 /// Where a REST interface is, who asks it, and how it shows who it is.
 #[derive(Clone)]
 pub struct Remote {
     /// As it is shown: an address, or the path of a Unix socket.
     server: String,
-    /// What paths are appended to.
-    base: String,
+    /// HOST:PORT.
+    authority: String,
     /// None over a Unix socket: the kernel says who asks.
     token: Option<Zeroizing<String>>,
-    agent: ureq::Agent,
+    way: Way,
+    /// The connection of the last request, for the next one.
+    kept: Arc<Mutex<Option<Connection>>>,
 }
 
 impl fmt::Debug for Remote {
@@ -216,9 +224,9 @@ impl Remote {
         if token.is_empty() || !token.bytes().all(|byte| byte.is_ascii_graphic()) {
             return Err(wrong(Trouble::Token));
         }
-        let connector = TcpConnector::default().chain(tls::Secure(tls));
-        let agent = ureq::Agent::with_parts(settings(), connector, DefaultResolver::default());
-        Ok(Self { server: base.clone(), base, token: Some(token), agent })
+        let authority = base.split("://").last().unwrap_or_default().to_owned();
+        let (way, kept) = (Way::Tcp(tls), Arc::default());
+        Ok(Self { server: base, authority, token: Some(token), way, kept })
     }
 
     /// The REST interface at a Unix socket beside this control socket, if this user may use one: that of administrators
@@ -229,9 +237,8 @@ impl Remote {
             .into_iter()
             .find(|path| UnixStream::connect(path).is_ok_and(|stream| trusted(&stream)))?;
         let server = path.display().to_string();
-        let connector = local::Local { path, trusted };
-        let agent = ureq::Agent::with_parts(settings(), connector, local::Nowhere);
-        Some(Self { server, base: HERE.to_owned(), token: None, agent })
+        let (way, kept) = (Way::Unix { path, trusted }, Arc::default());
+        Some(Self { server, authority: HERE.to_owned(), token: None, way, kept })
     }
 
     /// The address.
@@ -307,12 +314,13 @@ impl Remote {
         }
     }
 
-    /// Sends a request.
-    fn exchange(&self, asked: &Asked, changes: bool) -> Result<Received, Trouble> {
-        let unsendable = |_| Trouble::Token;
-        let mut request = ureq::http::Request::builder()
+    /// The request, as HTTP has it.
+    fn request(&self, asked: &Asked) -> Result<HttpRequest, Trouble> {
+        let mut request = hyper::Request::builder()
             .method(asked.method)
-            .uri(format!("{}{}", self.base, asked.path));
+            .uri(&asked.path)
+            .header(HOST, &self.authority)
+            .header(USER_AGENT, concat!("lunet/", env!("CARGO_PKG_VERSION")));
         if let Some(token) = &self.token {
             let bearer = Zeroizing::new(format!("Bearer {}", **token));
             let mut bearer = HeaderValue::from_str(&bearer).map_err(|_| Trouble::Token)?;
@@ -323,19 +331,35 @@ impl Remote {
         if let Some(tag) = asked.if_match {
             request = request.header(IF_MATCH, tag);
         }
-        let wait = if changes { LONG_TIME } else { TIME };
-        let sent = match (asked.method, &asked.body) {
-            ("GET" | "DELETE", _) => {
-                let request = request.body(()).map_err(unsendable)?;
-                self.agent.run(self.patient(request, wait))
-            }
+        let body = match (asked.method, &asked.body) {
+            ("GET" | "DELETE", _) => Bytes::new(),
             (_, body) => {
-                let body = body.as_ref().map_or(&b"{}"[..], |body| &body[..]);
-                let request = request.header(CONTENT_TYPE, JSON).body(body).map_err(unsendable)?;
-                self.agent.run(self.patient(request, wait))
+                request = request.header(CONTENT_TYPE, JSON);
+                body.clone().map_or(Bytes::from_static(b"{}"), Bytes::from_owner)
             }
         };
-        let mut response = sent?;
+        request.body(Full::new(body)).map_err(|_| Trouble::Token)
+    }
+
+    /// Sends a request.
+    fn exchange(&self, asked: &Asked, changes: bool) -> Result<Received, Trouble> {
+        let (mut request, wait) = (self.request(asked)?, if changes { LONG_TIME } else { TIME });
+        let kept = || self.kept.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut reused = kept().take().filter(Connection::is_usable);
+        let (mut connection, response) = loop {
+            let (again, mut connection) = match reused.take() {
+                Some(connection) => (true, connection),
+                None => (false, Connection::open(&self.way, &self.authority)?),
+            };
+            match connection.send(request, wait)? {
+                Ok(response) => break (connection, response),
+                Err(mut error) => match error.take_message() {
+                    // The server has closed the connection since the last request.
+                    Some(unsent) if again => request = unsent,
+                    _ => return Err(error.into_error().into()),
+                },
+            }
+        };
         let text = |name| {
             let value = response.headers().get(name).and_then(|value| value.to_str().ok());
             printable(&value.unwrap_or_default().chars().take(200).collect::<String>()).to_string()
@@ -343,38 +367,10 @@ impl Remote {
         let (media, location) = (text(CONTENT_TYPE), text(LOCATION));
         let media = media.split(';').next().unwrap_or_default().trim().to_ascii_lowercase();
         let status = response.status();
-        let body = response.body_mut().with_config().limit(MOST).read_to_vec()?;
+        let body = connection.read(response.into_body())?;
+        *kept() = Some(connection);
         Ok(Received { status, media, location, body })
     }
-
-    /// A request with its time limits: a change may take long, but not what comes before and after it.
-    fn patient<S: ureq::AsSendBody>(
-        &self,
-        request: ureq::http::Request<S>,
-        wait: Duration,
-    ) -> ureq::http::Request<S> {
-        let configured = self.agent.configure_request(request);
-        configured
-            .timeout_resolve(Some(TIME))
-            .timeout_connect(Some(TIME))
-            .timeout_send_request(Some(TIME))
-            .timeout_send_body(Some(TIME))
-            .timeout_recv_response(Some(wait))
-            .timeout_recv_body(Some(TIME))
-            .build()
-    }
-}
-
-/// How HTTP is spoken.
-fn settings() -> ureq::config::Config {
-    ureq::Agent::config_builder()
-        .http_status_as_error(false)
-        .max_redirects(0)
-        .max_redirects_will_error(false)
-        .proxy(None)
-        .max_idle_age(IDLE)
-        .user_agent(concat!("lunet/", env!("CARGO_PKG_VERSION")))
-        .build()
 }
 
 /// How TLS is spoken with whom.
@@ -385,7 +381,7 @@ fn place(server: &str, trust: &Trust) -> Result<(String, Tls), Trouble> {
     let uri: Uri = server.parse().map_err(|_| Trouble::Url)?;
     let scheme = uri.scheme_str().unwrap_or_default();
     let authority = uri.authority().filter(|all| !all.as_str().contains('@'));
-    let host = authority.map(ureq::http::uri::Authority::host).filter(|host| !host.is_empty());
+    let host = authority.map(hyper::http::uri::Authority::host).filter(|host| !host.is_empty());
     let host = host.ok_or(Trouble::Url)?;
     if !["http", "https"].contains(&scheme) || uri.path() != "/" || uri.query().is_some() {
         return Err(Trouble::Url);

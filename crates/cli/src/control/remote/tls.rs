@@ -1,7 +1,6 @@
-//! Connections to the REST interface: TLS with a certificate that is trusted or known, or plain TCP to this machine.
+//! TLS to the REST interface: whose certificate is trusted.
 
 use std::fmt;
-use std::io::{Read, Write};
 use std::path::PathBuf;
 use std::sync::Arc;
 
@@ -11,14 +10,10 @@ use rustls::crypto::{CryptoProvider, verify_tls12_signature, verify_tls13_signat
 use rustls::pki_types::pem::PemObject;
 use rustls::pki_types::{CertificateDer, ServerName, UnixTime};
 use rustls::{
-    CertificateError, ClientConfig, ClientConnection, DigitallySignedStruct, OtherError,
-    RootCertStore, SignatureScheme, StreamOwned,
+    CertificateError, ClientConfig, DigitallySignedStruct, OtherError, RootCertStore,
+    SignatureScheme,
 };
 use sha2::{Digest, Sha256};
-use ureq::unversioned::transport::{
-    Buffers, ConnectionDetails, Connector, Either, LazyBuffers, NextTimeout, Transport,
-    TransportAdapter,
-};
 
 use super::Trouble;
 
@@ -215,86 +210,6 @@ fn signed(
     let builder =
         WebPkiServerVerifier::builder_with_provider(Arc::new(roots), Arc::clone(provider));
     builder.build().map_err(|error| Trouble::Tls(error.to_string()))
-}
-
-/// Speaks TLS over the connection that was made, if the address wants it.
-#[derive(Clone)]
-pub(super) struct Secure(pub(super) Option<(Arc<ClientConfig>, ServerName<'static>)>);
-
-impl fmt::Debug for Secure {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("Secure")
-    }
-}
-
-impl<In: Transport> Connector<In> for Secure {
-    type Out = Either<In, Encrypted>;
-
-    fn connect(
-        &self,
-        details: &ConnectionDetails<'_>,
-        chained: Option<In>,
-    ) -> Result<Option<Self::Out>, ureq::Error> {
-        let Some(plain) = chained else { return Ok(None) };
-        let Some((config, name)) = &self.0 else {
-            // What `localhost` is, this machine's list of names says.
-            return match details.addrs.iter().all(|address| address.ip().is_loopback()) {
-                true => Ok(Some(Either::A(plain))),
-                false => Err(ureq::Error::Other(Box::new(Trouble::Plain))),
-            };
-        };
-        let mut conn = ClientConnection::new(Arc::clone(config), name.clone())
-            .map_err(|error| ureq::Error::Other(Box::new(Trouble::from(error))))?;
-        let boxed: Box<dyn Transport> = Box::new(plain);
-        let mut sock = TransportAdapter::new(boxed, Arc::clone(&details.current_time));
-        sock.set_timeout(details.timeout);
-        while conn.is_handshaking() {
-            conn.complete_io(&mut sock)?;
-        }
-        let (most_in, most_out) =
-            (details.config.input_buffer_size(), details.config.output_buffer_size());
-        let buffers = LazyBuffers::new(most_in, most_out);
-        Ok(Some(Either::B(Encrypted { buffers, stream: StreamOwned { conn, sock } })))
-    }
-}
-
-/// A connection with TLS.
-pub(super) struct Encrypted {
-    buffers: LazyBuffers,
-    stream: StreamOwned<ClientConnection, TransportAdapter>,
-}
-
-impl fmt::Debug for Encrypted {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("Encrypted")
-    }
-}
-
-impl Transport for Encrypted {
-    fn buffers(&mut self) -> &mut dyn Buffers {
-        &mut self.buffers
-    }
-
-    fn transmit_output(&mut self, amount: usize, timeout: NextTimeout) -> Result<(), ureq::Error> {
-        self.stream.get_mut().set_timeout(timeout);
-        let output = &self.buffers.output()[..amount];
-        Ok(self.stream.write_all(output)?)
-    }
-
-    fn await_input(&mut self, timeout: NextTimeout) -> Result<bool, ureq::Error> {
-        self.stream.get_mut().set_timeout(timeout);
-        let amount = self.stream.read(self.buffers.input_append_buf())?;
-        self.buffers.input_appended(amount);
-        Ok(amount > 0)
-    }
-
-    fn is_open(&mut self) -> bool {
-        self.stream.get_mut().get_mut().is_open()
-    }
-
-    fn is_tls(&self) -> bool {
-        true
-    }
 }
 
 #[cfg(test)]
