@@ -276,6 +276,7 @@ fn others() -> Vec<(String, Tree)> {
 /// A setting that a fix gives is another one than the machine has: who has followed a fix is told what to do next, and
 /// not the same again.
 #[test]
+#[ignore = "some hundred reports: make test-all runs it"]
 fn a_fix_that_was_followed_is_not_given_again() {
     let (faults, checks) = (faults(), checks());
     let machines: Vec<(String, Tree)> = faults
