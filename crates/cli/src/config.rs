@@ -72,7 +72,7 @@ pub fn run(command: ConfigCommand, daemon: &dyn Daemon) -> Result<ExitCode> {
 }
 
 /// The configuration of this machine's service.
-fn of_service() -> PathBuf {
+pub(crate) fn of_service() -> PathBuf {
     Layout::of_service(|_| None).config
 }
 

@@ -12,9 +12,9 @@ use anyhow::{Context, Result, ensure};
 use clap::Subcommand;
 use lunet_api::SecretText;
 use lunet_config as config;
-use lunet_config::place::Layout;
 use zeroize::Zeroizing;
 
+use super::config::of_service;
 use super::{Ask, Daemon, answer, print};
 use crate::control::Client;
 use crate::tables;
@@ -139,11 +139,6 @@ pub fn run(command: GroupCommand, daemon: &dyn Daemon) -> Result<ExitCode> {
             answer(&ask, |client| client.take_over_group(name), |done| format!("{}\n", done.done))
         }
     }
-}
-
-/// The configuration of this machine's service.
-fn of_service() -> PathBuf {
-    Layout::of_service(|_| None).config
 }
 
 /// A text with secrets.
